@@ -63,6 +63,10 @@ class AggregateKernel(Grouped):
         if not len(flow):
             return take(self.open, NOTHING), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
+        return self._absorb(flow, group), fresh
+
+    def _absorb(self, flow: Flow, group: Int64s) -> Columns:
+        """Fold rows of these groups into their panes; those panes."""
         pane = np.floor_divide(flow.time, self.width)
         panes, groups, slot = distinct_pairs(pane, group, self.groups.capacity)
         panes = panes * self.width
@@ -70,7 +74,7 @@ class AggregateKernel(Grouped):
         touched = self._added(touched, lambda name: whole(flow.rows[name]), slot, flow.time)
         self._put(touched)
         self._note_groups(groups, panes)
-        return touched, fresh
+        return touched
 
     def _stored_or_new(self, panes: Int64s, groups: Int64s, flow: Flow, slot: Int64s) -> Columns:
         first = np.empty(len(panes), np.int64)
@@ -105,30 +109,50 @@ class AggregateKernel(Grouped):
         index = np.repeat(np.arange(len(pane)), times)
         nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
         end = newest[index] - (first[index] + nth) * self.slide
+        index, end = self._counting(entries, index, end, bounds)
         if not len(end):
             return empty_flow(self.schema, bounds)
         number = np.floor_divide(end - self.size, self.slide)
         windows, groups, slot = distinct_pairs(number, entries[GROUP][index], self.groups.capacity)
         ends = windows * self.slide + self.size
         order = _by_first(entries, index, slot, ends)
-        closed: Columns = {GROUP: groups, START: ends - self.size, END: ends, TIME: ends - 1}
-        for i, acc in enumerate(self.accumulators):
-            whole_windows = acc.combine(take(self._of_call(entries, i), index), slot, len(ends))
-            closed |= {f"{k}{i}": v for k, v in whole_windows.items()}
+        closed = self._combined({GROUP: groups, END: ends}, entries, index, slot)
         closed = take(closed, order)
-        cause = bounds.cause[np.searchsorted(bounds.time, closed[END], "left")]
-        return self._results(closed, self.groups.keys(closed[GROUP]), cause, bounds)
+        return self._results(closed, self.groups.keys(closed[GROUP]), self._closing_cause(closed[END], bounds), bounds)
+
+    def _closing_cause(self, end: Int64s, bounds: Bounds) -> Int64s:
+        """The causes of the boundaries that close windows with these ends."""
+        return bounds.cause[np.searchsorted(bounds.time, end, "left")]
+
+    def _counting(self, entries: Columns, index: Int64s, end: Int64s, bounds: Bounds) -> tuple[Int64s, Int64s]:
+        """Of entries in windows that close, those that count there: all."""
+        return index, end
+
+    def _combined(self, head: Columns, entries: Columns, index: Int64s, slot: Int64s) -> Columns:
+        """Windows with these groups and ends, each put together from its panes in order of time."""
+        end = head[END]
+        closed = head | {START: end - self.size, TIME: end - 1}
+        for i, acc in enumerate(self.accumulators):
+            whole_windows = acc.combine(take(self._of_call(entries, i), index), slot, len(end))
+            closed |= {f"{k}{i}": v for k, v in whole_windows.items()}
+        return closed
 
     def _closing(self, bounds: Bounds) -> Columns | None:
         """The entries of panes in windows that close now, oldest pane first; None when no window closes."""
-        if self._floor(bounds.final) == self._floor(bounds.standing):
+        oldest = oldest_needed(bounds.standing, self.size, self.slide)
+        if oldest_needed(bounds.final, self.size, self.slide) == oldest:
             return None
-        parts = [p for p in [*self.sealed, self.open] if len(p[PANE]) and p[PANE][0] < bounds.final]
-        if not parts:
-            return None
-        entries = concat(parts)
-        inside = entries[PANE] < bounds.final
-        return entries if inside.all() else take(entries, np.flatnonzero(inside))
+        parts = self._between(oldest, bounds.final)
+        return concat(parts) if parts else None
+
+    def _between(self, start: int, end: int) -> list[Columns]:
+        """The entries of panes in a span of time, oldest pane first."""
+        parts = []
+        for part in (*self.sealed, self.open):
+            low, high = np.searchsorted(part[PANE], (start, end)).tolist()
+            if low < high:
+                parts.append(part if high - low == len(part[PANE]) else take(part, np.arange(low, high)))
+        return parts
 
     # -- retention
 

@@ -200,12 +200,14 @@ class Grouped:
 
     def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
         """Closed windows as rows, with the keys of their groups."""
+        return Flow(self._result_rows(closed, keys), closed[TIME], cause, rank_within(cause), bounds)
+
+    def _result_rows(self, closed: Columns, keys: list[pa.Array]) -> pa.Table:
         columns = dict(zip(self.by, keys, strict=True))
         columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
         columns |= {name: pa.array(closed[name]) for name in self.more}
         columns |= {f"__a{i}": acc.result(self._of_call(closed, i)) for i, acc in enumerate(self.accumulators)}
-        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, closed[TIME], cause, rank_within(cause), bounds)
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     # -- groups
 

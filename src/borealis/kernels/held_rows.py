@@ -1,0 +1,239 @@
+"""Rows that a kernel holds because they may be taken back: found by group and time, and told apart by their columns.
+
+They lie in *chunks* in order of (cause, sub), merged as those of a join are. A chunk's columns never change; which of
+its rows are taken back is written beside them. Nothing is sorted before a row is looked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from borealis.kernels.columns import Columns, concat, places_in_blocks, take, whole
+from borealis.kernels.flow import NOTHING
+from borealis.kernels.groups import GROUP
+from borealis.kernels.join_index import Index
+from borealis.kernels.sorting import newest
+from borealis.kernels.xxhash import can_hash, xxhash64
+from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
+
+CHUNKS_WAITING_MOST = 32  # not yet looked into; then they are joined, lest there be thousands of a few rows
+PLACES_AT_ONCE = 1 << 22
+
+
+@dataclass
+class _Chunk:
+    """Rows in order of (cause, sub), and which of them were not taken back."""
+
+    rows: Columns
+    alive: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.alive)
+
+    @cached_property
+    def last(self) -> int:
+        return int(self.rows[TIME].max())
+
+    @cached_property
+    def index(self) -> Index:
+        time = self.rows[TIME]
+        return Index([self.rows[GROUP]], time, int(time.min()), self.last)
+
+
+class HeldRows:
+    """Rows with the columns of `empty`, among them CAUSE, SUB, TIME and GROUP."""
+
+    def __init__(self, empty: Columns) -> None:
+        self.empty = empty
+        self.chunks: list[_Chunk] = []  # each less than half of the one before, but for those that wait
+        self.waiting: list[_Chunk] = []
+        self.floor = FIRST_TIME
+
+    def add(self, rows: Columns) -> None:
+        """Hold these rows, which come after all that are held."""
+        if not len(rows[TIME]):
+            return
+        self.waiting.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
+        if len(self.waiting) > CHUNKS_WAITING_MOST:
+            self._settle()
+
+    def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s, Columns]:
+        """The rows of each of these groups in its span of time, in order of (cause, sub): which of the spans each is
+        in, its place, and the rows themselves. No two spans of one group may overlap."""
+        self._settle()
+        owners, places, parts = [], [], []
+        base = 0
+        for chunk in self.chunks:
+            index = chunk.index
+            who, start, end = index.slices([group], early, late)
+            for some, at in places_in_blocks(start, end - start, PLACES_AT_ONCE):
+                owner, place = np.repeat(who[some], (end - start)[some]), index.places[at]
+                time = chunk.rows[TIME][place]
+                keep = chunk.alive[place] & (time >= self.floor)
+                if not index.sure:
+                    keep &= chunk.rows[GROUP][place] == group[owner]
+                owner, place = owner[keep], place[keep]
+                order = np.argsort(place)
+                owners.append(owner[order])
+                places.append(place[order] + base)
+                parts.append(take(chunk.rows, place[order]))
+            base += len(chunk)
+        if not parts:
+            return NOTHING, NOTHING, self.empty
+        owner, place, rows = np.concatenate(owners), np.concatenate(places), concat(parts)
+        if np.any(place[1:] < place[:-1]):
+            order = np.argsort(place)
+            owner, place, rows = owner[order], place[order], take(rows, order)
+        return owner, place, rows
+
+    def remove(self, places: Int64s) -> None:
+        """Take back rows at places that `find` gave, since which nothing was added."""
+        base = 0
+        for chunk in self.chunks:
+            own = places[(places >= base) & (places < base + len(chunk))] - base
+            chunk.alive[own] = False
+            base += len(chunk)
+
+    def raise_floor(self, floor: int) -> None:
+        """Forget the rows before `floor`. They stay inside a chunk until half of it is dead."""
+        self.floor = max(self.floor, floor)
+        self.chunks = [kept for chunk in self.chunks if (kept := self._compact(chunk)) is not None]
+        self.waiting = [kept for chunk in self.waiting if (kept := self._compact(chunk)) is not None]
+
+    def merge(self, cut: tuple[Int64s, Int64s] | None, put: Columns) -> tuple[Columns, Columns]:
+        """Take back the rows with these keys, then hold others unless they are held: those that went and that came."""
+        held = self.all()
+        gone = took = take(held, NOTHING)
+        if cut is not None:
+            out = _among(held, *cut)
+            gone, held = take(held, np.flatnonzero(out)), take(held, np.flatnonzero(~out))
+        if len(put[TIME]):
+            took = take(put, np.flatnonzero(~_among(put, held[CAUSE], held[SUB])))
+            held = concat([held, took])
+            held = take(held, newest(held[CAUSE], held[SUB]))
+        self.chunks, self.waiting = [], []
+        self.add(held)
+        return gone, took
+
+    def all(self) -> Columns:
+        """All that is held, in order."""
+        parts = [take(chunk.rows, np.flatnonzero(self._kept(chunk))) for chunk in (*self.chunks, *self.waiting)]
+        return concat(parts) if parts else self.empty
+
+    def _kept(self, chunk: _Chunk) -> NDArray[np.bool_]:
+        kept: NDArray[np.bool_] = chunk.alive & (chunk.rows[TIME] >= self.floor)
+        return kept
+
+    def _compact(self, chunk: _Chunk) -> _Chunk | None:
+        if chunk.last < self.floor:
+            return None
+        kept = self._kept(chunk)
+        many = int(kept.sum())
+        if many * 2 >= len(chunk):
+            return chunk
+        return _Chunk(take(chunk.rows, np.flatnonzero(kept)), np.ones(many, np.bool_)) if many else None
+
+    def _settle(self) -> None:
+        """Merge what waits, so that there are O(log n) chunks."""
+        for chunk in self.waiting:
+            run, size = [chunk], len(chunk)
+            while self.chunks and len(self.chunks[-1]) <= 2 * size:
+                size += len(self.chunks[-1])
+                run.append(self.chunks.pop())
+            if len(run) > 1:
+                rows = concat([c.rows for c in reversed(run)])
+                chunk = _Chunk(rows, np.concatenate([c.alive for c in reversed(run)]))
+            self.chunks.append(chunk)
+        self.waiting = []
+
+
+def _among(rows: Columns, cause: Int64s, sub: Int64s) -> NDArray[np.bool_]:
+    """Which rows have one of these keys."""
+    n = len(rows[TIME])
+    if not n or not len(cause):
+        return np.zeros(n, np.bool_)
+    _, major = np.unique(np.concatenate([rows[CAUSE], cause]), return_inverse=True)
+    distinct, minor = np.unique(np.concatenate([rows[SUB], sub]), return_inverse=True)
+    code = major * len(distinct) + minor
+    found: NDArray[np.bool_] = np.isin(code[:n], code[n:])
+    return found
+
+
+# ---------------------------------------------------------------- which rows are equal
+
+
+def identities(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    """A number for each value, the same for the same: nulls are, NaNs are, the two zeros are not.
+
+    >>> identities(pa.array([0.0, -0.0, None, float("nan"), None])).tolist()
+    [0, 1, 2, 3, 2]
+    """
+    values = whole(column)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    if pa.types.is_nested(values.type):
+        values = pa.array([repr(value) for value in values.to_pylist()], pa.string())
+    numbers: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return numbers
+
+
+def fingerprints(columns: list[pa.ChunkedArray], rows: int) -> Int64s:
+    """64 bits for each row that tell rows apart which differ in these columns; the same in any process."""
+    parts = [column if can_hash(column.type) else _digests(column) for column in map(whole, columns)]
+    found: Int64s = xxhash64(parts, rows).to_numpy().copy()
+    for i, part in enumerate(parts):
+        if part.null_count:  # the hash alone does not see which of several columns is null
+            found[part.is_null().to_numpy(zero_copy_only=False)] ^= 1 << i % 63
+    return found
+
+
+def _digests(column: pa.Array) -> pa.Array:
+    values = column.to_pylist()
+    digests = [None if v is None else hashlib.blake2b(repr(v).encode(), digest_size=8).digest() for v in values]
+    return pa.array(digests, pa.binary())
+
+
+def taken_back(kept: Columns, gone: Columns) -> Int64s:
+    """For each row that takes one back, the place of that one: the newest before it that is equal and still there.
+
+    It is -1 where there is none. Both are compared in all columns. Seen in order, rows that are equal open and close as brackets do.
+    """
+    n = len(gone[CAUSE])
+    if not len(kept[CAUSE]):
+        return np.full(n, -1)
+    code = np.zeros(len(kept[CAUSE]) + n, np.int64)
+    candidate = np.arange(len(kept[CAUSE]))
+    for name in [name for name in gone if name not in (CAUSE, SUB)]:
+        both = concat([{name: take({name: kept[name]}, candidate)[name]}, {name: gone[name]}])[name]
+        own = identities(pa.array(both) if isinstance(both, np.ndarray) else both)
+        distinct, code = np.unique(code * (int(own.max()) + 1) + own, return_inverse=True)
+        wanted = np.zeros(len(distinct), np.bool_)
+        wanted[code[len(candidate) :]] = True
+        some = wanted[code[: len(candidate)]]
+        code = np.concatenate([code[: len(candidate)][some], code[len(candidate) :]])
+        candidate = candidate[some]
+    cause, sub = (np.concatenate([kept[name][candidate], gone[name]]) for name in (CAUSE, SUB))
+    order = np.lexsort((sub, cause, code))
+    comes = order < len(candidate)
+    depth = np.cumsum(np.where(comes, 1, -1))
+    begin = np.flatnonzero(np.insert(code[order][1:] != code[order][:-1], 0, True))
+    before = np.insert(depth, 0, 0)[begin]
+    depth -= np.repeat(before, np.diff(np.append(begin, len(order))))
+    if np.any(depth < 0):
+        bad = order[depth < 0] - len(candidate)
+        found = np.zeros(n, np.int64)
+        found[bad[bad >= 0]] = -1
+        return found
+    level = np.where(comes, depth, depth + 1)
+    paired = order[np.lexsort((level, code[order]))]  # stable: at one level they come and go in turn
+    closing = np.flatnonzero(paired >= len(candidate))
+    found = np.empty(n, np.int64)
+    found[paired[closing] - len(candidate)] = candidate[paired[closing - 1]]
+    return found
