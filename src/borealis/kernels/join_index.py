@@ -95,6 +95,11 @@ def _hash_words(words: list[Int64s], bits: int) -> Int64s:
     return (state >> np.uint64(64 - bits)).view(np.int64)
 
 
+def mixed_numbers(numbers: list[Int64s]) -> Int64s:
+    """Rows as one number each: equal if all their numbers are, and else nearly always different."""
+    return _hash_words(numbers, WORD_BITS)
+
+
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +171,13 @@ class Index:
             start, order = _sorted_with_places(start, (self.codes * self.span).bit_length())
             who, end = who[order], end[order]  # ends rise with starts: the window has one width
         return who, np.searchsorted(self.composite, start), np.searchsorted(self.composite, end)
+
+    def places_of(self, words: list[Int64s], time: Int64s) -> Int64s:
+        """Where rows stand that may have the key and have the time of any of these; rising."""
+        _, start, end = self.slices(words, time, time)
+        start, first = np.unique(start, return_index=True)  # slices of one moment are the same or apart
+        count = end[first] - start
+        return np.sort(self.places[np.repeat(start - (np.cumsum(count) - count), count) + np.arange(count.sum())])
 
 
 def pairs_in_order(cause: Int64s, l_place: Int64s, r_place: Int64s) -> tuple[Int64s, Int64s, Int64s]:

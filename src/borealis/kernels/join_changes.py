@@ -1,0 +1,194 @@
+"""Rows that are taken back: which row each one takes, and what stands in its place.
+
+A row lives from its own cause to the cause of what takes it back; one that would live for no time never was. A result
+of a join lives while both of its rows do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from borealis.kernels.columns import whole
+from borealis.kernels.flow import NOTHING
+from borealis.kernels.join_index import pairs_in_order
+from borealis.tuples import Int64s, Kind
+
+Bools = NDArray[np.bool_]
+
+NEVER = 2**63 - 1  # the cause that ends a row which nothing has taken back
+GONE = -(2**63)  # of a row that an earlier train took back
+
+
+# --- equal rows -------------------------------------------------------------------------------------------------------
+
+
+def row_numbers(rows: pa.Table, time: Int64s) -> Int64s:
+    """A number for each row: equal for rows that are equal in time and, bit for bit, in all columns.
+
+    >>> row_numbers(pa.table({"x": [0.0, -0.0, None, None, 0.0]}), np.array([1, 1, 1, 1, 2])).tolist()
+    [0, 1, 2, 2, 3]
+    """
+    _, numbers = np.unique(time, return_inverse=True)
+    for column in rows.columns:
+        values = _value_numbers(whole(column))
+        _, numbers = np.unique(numbers * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    return numbers.astype(np.int64, copy=False)
+
+
+def _value_numbers(values: pa.Array) -> Int64s:
+    """A number for each value, in no order, less than how many there are; null is a value."""
+    if pa.types.is_floating(values.type):
+        values = values.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[values.type.bit_width])
+    if pa.types.is_nested(values.type):
+        known: dict[str, int] = {}
+        numbers = [known.setdefault(repr(value), len(known)) for value in values.to_pylist()]
+        return np.array(numbers, np.int64)
+    codes = values.dictionary_encode(null_encoding="encode").indices
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+
+
+# --- which row each one takes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Taken:
+    """`taker[i]` takes `row[i]` back. What is `idle` adds or takes nothing: of the same cause, another undoes it.
+    `lacking` are those that find no row. All are places in what was given.
+    """
+
+    row: Int64s
+    taker: Int64s
+    idle: Int64s
+    lacking: Int64s
+
+
+def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
+    """Who takes whom among rows in order, of which some add a row and the others take the newest equal one.
+
+    Equal rows are a stack. A row stands at one level of it, and what comes at a level by turns adds and takes; of that
+    which one cause brings to a level, the first counts if they are an odd number, and none if they are even.
+
+    >>> taken = match_taken(np.array([7, 7, 7, 7]), np.array([1, 1, 0, 0], bool), np.array([1, 2, 3, 4]))
+    >>> taken.row.tolist(), taken.taker.tolist()
+    ([0, 1], [3, 2])
+    """
+    order = np.argsort(number, kind="stable")
+    stack, added = number[order], adds[order]
+    height = np.cumsum(np.where(added, 1, -1))
+    starts = np.flatnonzero(np.concatenate(([True], stack[1:] != stack[:-1])))
+    ground = np.where(starts > 0, height[starts - 1], 0)
+    height -= np.repeat(ground, np.diff(np.append(starts, len(stack))))
+    if bool((height < 0).any()):
+        return Taken(NOTHING, NOTHING, NOTHING, np.sort(order[height < 0]))
+    level = np.where(added, height, height + 1)
+    by_level = np.lexsort((level, stack))
+    order, stack, level = order[by_level], stack[by_level], level[by_level]
+    when = cause[order]
+    same = (stack[1:] == stack[:-1]) & (level[1:] == level[:-1]) & (when[1:] == when[:-1])
+    runs = np.flatnonzero(np.concatenate(([True], ~same)))
+    counts = np.zeros(len(order), np.bool_)
+    counts[runs[np.diff(np.append(runs, len(order))) % 2 == 1]] = True
+    left = order[counts]
+    takes = np.flatnonzero(~adds[left])
+    return Taken(left[takes - 1], left[takes], order[~counts], NOTHING)
+
+
+def adds_row(kind: NDArray[np.int8]) -> Bools:
+    """Which rows add one; the others take one back."""
+    return (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+
+
+def first_halves(kind: NDArray[np.int8], cause: Int64s, place: Int64s) -> Bools:
+    """Which rows are the first of a pair, whose second is the row behind it; `place` is where in the flow."""
+    first = np.zeros(len(kind), np.bool_)
+    first[:-1] = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)
+    first[:-1] &= (cause[1:] == cause[:-1]) & (place[1:] == place[:-1] + 1)
+    return first
+
+
+# --- what stands in the place of a row that is taken back -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heirs:
+    """At `cause`, the row at place `heir` comes for the row at place `old`; `alike`: results show no difference."""
+
+    old: Int64s  # rises
+    heir: Int64s
+    cause: Int64s
+    alike: Bools
+
+    def __len__(self) -> int:
+        return len(self.old)
+
+    @staticmethod
+    def of(old: Int64s, heir: Int64s, cause: Int64s, alike: Bools) -> Heirs:
+        order = np.argsort(old)
+        return Heirs(old[order], heir[order], cause[order], alike[order])
+
+    def back(self, places: Int64s, cause: Int64s) -> Int64s:
+        """The places, and for those that came for another at this very cause, the other's."""
+        if not len(self):
+            return places
+        order = np.argsort(self.heir)
+        at, found = _look_up(self.heir[order], self.cause[order], places, cause)
+        return np.where(found, self.old[order][at], places)
+
+    def forth(self, places: Int64s, cause: Int64s) -> Int64s:
+        """The places, and for those that another came for at this very cause, the other's."""
+        if not len(self):
+            return places
+        at, found = _look_up(self.old, self.cause, places, cause)
+        return np.where(found, self.heir[at], places)
+
+    def shown(self, places: Int64s, cause: Int64s) -> Bools:
+        """Whether results show that another came for the row at this very cause."""
+        if not len(self):
+            return np.zeros(len(places), np.bool_)
+        at, found = _look_up(self.old, self.cause, places, cause)
+        return found & ~self.alike[at]
+
+
+NO_HEIRS = Heirs(NOTHING, NOTHING, NOTHING, np.empty(0, np.bool_))
+
+
+def _look_up(known: Int64s, when: Int64s, places: Int64s, cause: Int64s) -> tuple[Int64s, Bools]:
+    at = np.minimum(np.searchsorted(known, places), len(known) - 1)
+    return at, (known[at] == places) & (when[at] == cause)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results that come and go, in order; of a pair what goes stands directly before what comes."""
+
+    cause: Int64s
+    left: Int64s  # the places of their rows
+    right: Int64s
+    comes: Bools
+    pairs: Int64s  # where the first half of a pair stands
+    shown: Bools  # for each pair, whether its rows differ in a column
+
+
+def results_in_order(
+    come: tuple[Int64s, Int64s, Int64s], go: tuple[Int64s, Int64s, Int64s], left: Heirs, right: Heirs
+) -> Results:
+    """All results, given as (cause, left place, right place): by cause and places, heirs standing where the old rows
+    stood. So a result that comes for another meets it there.
+    """
+    cause, l_place, r_place = come
+    l_place, r_place = left.back(l_place, cause), right.back(r_place, cause)
+    cause, l_place = np.concatenate([go[0], cause]), np.concatenate([go[1], l_place])
+    if len(cause):
+        cause, l_place, r_place = pairs_in_order(cause, l_place, np.concatenate([2 * go[2], 2 * r_place + 1]))
+    comes, r_place = (r_place & 1).astype(np.bool_), r_place >> 1
+    first = (cause[1:] == cause[:-1]) & (l_place[1:] == l_place[:-1]) & (r_place[1:] == r_place[:-1])
+    pairs = np.flatnonzero(first)
+    when = cause[pairs]
+    shown = left.shown(l_place[pairs], when) | right.shown(r_place[pairs], when)
+    l_place = np.where(comes, left.forth(l_place, cause), l_place)
+    r_place = np.where(comes, right.forth(r_place, cause), r_place)
+    return Results(cause, l_place, r_place, comes, pairs, shown)
