@@ -75,8 +75,17 @@ class Lowering:
     Without a keyed box (`shared`) each bucket takes its share of the rows; with one, each reads all and keeps its keys.
     """
 
-    def __init__(self, spark: SparkSession, buckets: int, *, shared: bool, aside: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        buckets: int,
+        *,
+        shared: bool,
+        aside: bool,
+        histories: Mapping[str, int] | None = None,
+    ) -> None:
         self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
+        self._histories = histories or {}  # of arrows that carry revisions: how far back these go
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -102,11 +111,16 @@ class Lowering:
 
     def empty(self, flow: str) -> DataFrame:
         """A frame with a flow's columns and no rows, to ask Spark about expressions."""
-        return empty(self.spark, self._flows[flow].schema)
+        frame = empty(self.spark, self._flows[flow].schema)
+        return frame.drop(KIND) if self.revised(flow) else frame
 
     def revised(self, flow: str) -> bool:
         """Whether a flow carries rows that correct earlier ones."""
         return is_revised(self._flows[flow].schema)
+
+    def history(self, box: Box) -> int:
+        """How far behind the boundary a row that comes to a box can still be corrected, in microseconds."""
+        return max((self._histories[source] for source in box.sources if source in self._histories), default=0)
 
     def filter(self, box: Box, source: str, out: str, predicate: str) -> None:
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
@@ -114,7 +128,7 @@ class Lowering:
     def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
         """These columns, and behind them the kinds of the rows, if they have any."""
         if self.revised(source):
-            exprs = {**exprs, KIND: KIND}
+            exprs = {name: text for name, text in exprs.items() if name != KIND} | {KIND: KIND}
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:

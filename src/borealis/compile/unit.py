@@ -14,6 +14,7 @@ from borealis.compile.lowering import CatalystStep, Lowering, Outlet
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.history import CONFLICT, EXPIRED, History
 from borealis.diagram.cut import Piece
+from borealis.diagram.passes.revisions import revised_arrows
 from borealis.diagram.spec import LATE, Spec
 from borealis.kernels.aside import ERRORS
 from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
@@ -76,7 +77,8 @@ def compile_unit(
         hidden = (TIME, CAUSE)
     if buckets > 1:
         hidden = (TIME, CAUSE, SUB)  # what one bucket sends is in order as it comes
-    low = Lowering(spark, buckets, shared=not any(box.stateful for box in boxes), aside=errors is not None)
+    shared, histories = not any(box.stateful for box in boxes), revised_arrows(spec)
+    low = Lowering(spark, buckets, shared=shared, aside=errors is not None, histories=histories)
     for name in inputs:
         low.add_input(name, schemas[name])
     for box in boxes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -18,9 +19,10 @@ from borealis.diagram.boxes.base import Box
 from borealis.diagram.durations import CountWindow, Window
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.count_windows import CountWindows
+from borealis.kernels.revised_windows import RevisedWindows
 from borealis.kernels.step import schema_text
 from borealis.kernels.timed_windows import TimedWindows
-from borealis.tuples import TIME
+from borealis.tuples import KIND, TIME
 
 # types by which nothing is put in order; some Spark could sort, but not Arrow
 UNSORTED = ("map", "variant", "void", "interval", "calendar interval", "geometry", "geography")
@@ -185,7 +187,8 @@ def lower(box: Aggregate, low: Lowering) -> None:
     types = {START: T.TimestampType(), END: T.TimestampType(), TIMED_OUT: T.BooleanType()}
     window = [T.StructField(name, types[name]) for name in box.window_columns]
     schema = T.StructType([*(kinds[name] for name in box.by), *window, *call_types(low.empty(source), texts)])
-    options: dict[str, Any] = {"schema": schema_text(low.arrow(source)), "by": list(box.by), "calls": calls}
+    plain = pa.schema([field for field in low.arrow(source) if field.name != KIND])
+    options: dict[str, Any] = {"schema": schema_text(plain), "by": list(box.by), "calls": calls}
     match box.over:
         case CountWindow(size, slide, timeout):
             op, tables = "count_windows", CountWindows.tables
@@ -196,6 +199,10 @@ def lower(box: Aggregate, low: Lowering) -> None:
     options |= {"size": size, "slide": slide}
     if op != "aggregate":
         options["timeout"] = timeout
+    if low.revised(source):
+        op, tables = "revised_windows", RevisedWindows.tables
+        options["history"] = low.history(box)
+        schema = schema.add(KIND, T.ByteType())
     if op == "count_windows":  # which tuples are in a window must not hang on their order of arrival
         options["order"] = [c for c in dict.fromkeys(columns.values()) if sorted_by(kinds[c].dataType)]
     windows = f"{box.name}~windows"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ByteType, StructType
 
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import POSITION, plain_column, require_boolean, visible
@@ -12,7 +12,7 @@ from borealis.diagram import join_columns
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.step import schema_text
-from borealis.tuples import TIME
+from borealis.tuples import KIND, TIME
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -63,7 +63,10 @@ def lower(box: Join, low: Lowering) -> None:
     schema = StructType()
     for which, column, out in columns:
         schema = schema.add(out, frames[which == "right"].schema[column].dataType)
+    if any(map(low.revised, sides)):
+        schema = schema.add(KIND, ByteType())
     options = {
+        "history": low.history(box),
         "left": schema_text(low.arrow(sides[0])),
         "right": schema_text(low.arrow(sides[1])),
         "keys": keys,

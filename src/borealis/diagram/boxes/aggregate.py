@@ -53,7 +53,6 @@ class Aggregate(AggregatingBox):
     """
 
     kind: ClassVar[str] = "aggregate"
-    unrevised: ClassVar[str] = "it cannot take rows back yet"
     span_fields: ClassVar[tuple[str, ...]] = ("size", "slide", "timeout")
 
     by: Names = ()
@@ -104,6 +103,13 @@ class Aggregate(AggregatingBox):
     def slide_us(self) -> int:
         """The distance from one window's start to the next one's; 0 if windows are counted in tuples."""
         return 0 if self.slide is None else parse(self.slide)
+
+    @property
+    def unrevised(self) -> str:  # type: ignore[override]
+        """Of windows of time everything is known for as long as it may change."""
+        if self.count is not None:
+            return "its windows are counted"
+        return "" if self.timeout is None else "its windows have a timeout"
 
     @property
     def operator_class(self) -> str:  # type: ignore[override]

@@ -19,7 +19,6 @@ class Join(Box):
     """Pairs tuples with |t1 - t2| < within for which the condition is true; in it, columns are `left.x`, `right.y`."""
 
     kind: ClassVar[str] = "join"
-    unrevised: ClassVar[str] = "it cannot take rows back yet"
     operator_class: ClassVar[str] = "repeatable"  # no timeout, and windows move with the tuples
     stateful: ClassVar[bool] = True
     class_reason: ClassVar[str] = "one tuple of each side makes a result, in windows that move with the tuples"
