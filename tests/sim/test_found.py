@@ -204,6 +204,16 @@ FOUND = {
         Fault(6.335, 7.335, "kill", ("node2",)),
         lean=True,
     ),
+    # a unit that had just moved to a node was dropped there, for the copy that the node had had before
+    "a move to where a deposed copy was": plan(
+        500392,
+        "merging",
+        ("paired",),
+        ("upstream-backup", "gap"),
+        Fault(2.055, 5.389, "cut off", ("node1", "node2")),
+        Fault(4.145, 4.145, "move", ("node1",)),
+        lean=True,
+    ),
 }
 
 

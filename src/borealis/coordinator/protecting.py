@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator.cluster import Cluster
@@ -20,7 +21,7 @@ from borealis.coordinator.orders import protect_order, reroute_order
 from borealis.coordinator.placement import Load, candidates
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
-from borealis.wire.messages import Claim, Claimed, Ping, Pong, UnitName, called
+from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping, Pong, UnitName, called
 
 log = logging.getLogger("borealis.coordinator")
 NEVER = -1  # the number of no pair
@@ -108,11 +109,12 @@ def _reroute_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> N
 
 
 def is_stray(cluster: Cluster, layout: Layout | None, place: UnitAssignment | None, node: str) -> bool:
-    """Whether a node's copy is where it shall not be, as things stand now."""
+    """Whether a node's copy is where it shall not be, as things stand now: it may have got another since it said so."""
     member = cluster.members.member(node)
     if layout is None or place is None or member is None or node not in (place.node, place.backup):
         return True
-    return node in copies_of(layout, place, {node: member}).deposed
+    now = replace(member, status=cluster.ask(node, "status", Ping(), NodeStatus))
+    return node in copies_of(layout, place, {node: now}).deposed
 
 
 def drop(cluster: Cluster, diagram: str, unit: str, node: str) -> None:
