@@ -76,7 +76,7 @@ def bag(table: pa.Table) -> Counter[str]:
     return Counter(repr(tuple(row.values())) for row in table.to_pylist())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_what_stands_is_the_batch_answer(spark: SparkSession, seed: int) -> None:
     rng, diagram = Random(seed), everything()
     inserts = [row for row in story(rng, 20) if row.get("_kind") in (None, "+I")]

@@ -214,6 +214,24 @@ FOUND = {
         Fault(4.145, 4.145, "move", ("node1",)),
         lean=True,
     ),
+    # the backup of a unit that had begun from nothing, behind a jump, went on with ids from before it
+    "a backup behind a jump": Plan(
+        450569,
+        "tens",
+        ("hundreds",),
+        "upstream-backup",
+        "gap",
+        True,
+        NODES,
+        3.0,
+        (
+            Fault(1.629, 1.912, "kill", ("node3",), 0.0074),
+            Fault(1.717, 1.853, "kill", ("node2",)),
+            Fault(1.717, 6.717, "kill successor", (), 0.011),
+            Fault(1.738, 5.615, "pause", ("node1",)),
+        ),
+        True,
+    ),
 }
 
 

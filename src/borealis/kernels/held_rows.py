@@ -203,7 +203,8 @@ def _digests(column: pa.Array) -> pa.Array:
 def taken_back(kept: Columns, gone: Columns) -> Int64s:
     """For each row that takes one back, the place of that one: the newest before it that is equal and still there.
 
-    It is -1 where there is none. Both are compared in all columns. Seen in order, rows that are equal open and close as brackets do.
+    It is -1 where there is none. Both are compared in all columns. Seen in order, rows that are equal open and close as
+    brackets do.
     """
     n = len(gone[CAUSE])
     if not len(kept[CAUSE]):

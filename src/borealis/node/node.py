@@ -246,9 +246,11 @@ class Node:
             self._stand_by(unit, guard)
             return
         if guard is not None:
-            self.guards.start_primary(unit, guard)
-            if order.take_over is None and guard.incarnation > 1:
+            for queue in unit.queues.values():
+                queue.incarnation = guard.incarnation
+            if order.take_over is None and guard.incarnation > 1:  # before its backup learns where it begins
                 unit.begin_again(may_lose=guard.guarantee == "gap")
+            self.guards.start_primary(unit, guard)
         with self.ordering:
             self._put(unit)
             self._serve(unit)

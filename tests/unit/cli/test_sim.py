@@ -82,7 +82,7 @@ def test_seeds_that_hold_say_so(played: list[Plan], capfd: pytest.CaptureFixture
 
 
 def test_without_seeds_some_are_drawn(played: list[Plan], capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_app(["sim", "--faults", "pause", "--jobs", "1", "--minutes", "0.5"]) == 0
+    assert run_app(["sim", "--faults", "cut", "--jobs", "1", "--minutes", "0.5"]) == 0
     first = [plan.seed for plan in played]
     assert first == [*range(first[0], first[0] + 20)]
     assert {plan.seconds for plan in played} == {30.0}

@@ -126,7 +126,11 @@ def test_a_failed_addition_leaves_no_trace() -> None:
         ({"columns": "ts TIMESTAMP_NTZ", "time": "ts"}, "the time column 'ts' is TIMESTAMP_NTZ"),
         ({"columns": SCHEMA, "slack": "much"}, "'much' is not a duration"),
         ({"columns": SCHEMA, "idle": "0 s"}, "'idle' must be more than zero"),
-        ({"columns": SCHEMA, "late": "drop"}, "'late': input should be 'keep' or 'fail'"),
+        ({"columns": SCHEMA, "late": "drop"}, "'late': input should be 'keep', 'fail' or 'revise'"),
+        ({"columns": SCHEMA, "key": "ts"}, "a key without a history"),
+        ({"columns": SCHEMA, "late": "revise"}, "late: revise without a history"),
+        ({"columns": SCHEMA, "history": "1 hour"}, "a history that nothing can correct"),
+        ({"columns": SCHEMA, "key": "no", "history": "1 hour"}, "no column 'no'"),
         ({"columns": ""}, "no columns"),
     ],
 )

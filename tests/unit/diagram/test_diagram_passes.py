@@ -98,7 +98,9 @@ def test_the_order_of_passes() -> None:
         "windows",
         "columns",
         "expressions",
+        "revisions",
         "ends",
+        "revisions",
     ]
 
 
