@@ -196,7 +196,12 @@ class Grouped:
     def _put(self, entries: Columns) -> None:
         """Put entries in, over those with the same key."""
         at, found = self._find(*(entries[name] for name in self.key))
-        self._replace(at[found], entries)
+        if found.all():  # no other keys than before: what is in order stays so
+            index = np.arange(len(self.open[GROUP]))
+            index[at] = len(index) + np.arange(len(at))
+            self.open = take(concat([self.open, entries]), index)
+        else:
+            self._replace(at[found], entries)
 
     def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
         """Closed windows as rows, with the keys of their groups."""

@@ -38,13 +38,16 @@ class _Chunk:
         return len(self.alive)
 
     @cached_property
+    def first(self) -> int:
+        return int(self.rows[TIME].min())
+
+    @cached_property
     def last(self) -> int:
         return int(self.rows[TIME].max())
 
     @cached_property
     def index(self) -> Index:
-        time = self.rows[TIME]
-        return Index([self.rows[GROUP]], time, int(time.min()), self.last)
+        return Index([self.rows[GROUP]], self.rows[TIME], self.first, self.last)
 
 
 class HeldRows:
@@ -64,34 +67,52 @@ class HeldRows:
         if len(self.waiting) > CHUNKS_WAITING_MOST:
             self._settle()
 
-    def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s, Columns]:
-        """The rows of each of these groups in its span of time, in order of (cause, sub): which of the spans each is
-        in, its place, and the rows themselves. No two spans of one group may overlap."""
+    def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
+        """The rows of each of these groups in its span of time: which of the spans each is in, rising, and its place.
+
+        Of one span, the rows come in order of (cause, sub)."""
         self._settle()
-        owners, places, parts = [], [], []
+        owners, places = [NOTHING], [NOTHING]
         base = 0
         for chunk in self.chunks:
             index = chunk.index
             who, start, end = index.slices([group], early, late)
             for some, at in places_in_blocks(start, end - start, PLACES_AT_ONCE):
                 owner, place = np.repeat(who[some], (end - start)[some]), index.places[at]
-                time = chunk.rows[TIME][place]
-                keep = chunk.alive[place] & (time >= self.floor)
+                keep = chunk.alive[place]
                 if not index.sure:
                     keep &= chunk.rows[GROUP][place] == group[owner]
-                owner, place = owner[keep], place[keep]
-                order = np.argsort(place)
-                owners.append(owner[order])
-                places.append(place[order] + base)
-                parts.append(take(chunk.rows, place[order]))
+                if chunk.first < self.floor:
+                    keep &= chunk.rows[TIME][place] >= self.floor
+                if not keep.all():
+                    owner, place = owner[keep], place[keep]
+                owners.append(owner)
+                places.append(place + base)
             base += len(chunk)
-        if not parts:
-            return NOTHING, NOTHING, self.empty
-        owner, place, rows = np.concatenate(owners), np.concatenate(places), concat(parts)
-        if np.any(place[1:] < place[:-1]):
-            order = np.argsort(place)
-            owner, place, rows = owner[order], place[order], take(rows, order)
-        return owner, place, rows
+        if not base:
+            return NOTHING, NOTHING
+        packed = np.concatenate(owners) * base + np.concatenate(places)
+        packed.sort()
+        return packed // base, packed % base
+
+    def at(self, places: Int64s) -> Columns:
+        """The rows at places that `find` gave."""
+        order = None
+        if np.any(places[1:] < places[:-1]):
+            order = np.argsort(places, kind="stable")
+            places = places[order]
+        parts, base = [], 0
+        for chunk in self.chunks:
+            low, high = np.searchsorted(places, (base, base + len(chunk))).tolist()
+            if low < high:
+                parts.append(take(chunk.rows, places[low:high] - base))
+            base += len(chunk)
+        rows = concat(parts) if parts else self.empty
+        if order is None:
+            return rows
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return take(rows, back)
 
     def remove(self, places: Int64s) -> None:
         """Take back rows at places that `find` gave, since which nothing was added."""
@@ -134,6 +155,8 @@ class HeldRows:
     def _compact(self, chunk: _Chunk) -> _Chunk | None:
         if chunk.last < self.floor:
             return None
+        if chunk.first >= self.floor and chunk.alive.all():
+            return chunk
         kept = self._kept(chunk)
         many = int(kept.sum())
         if many * 2 >= len(chunk):
@@ -203,7 +226,8 @@ def _digests(column: pa.Array) -> pa.Array:
 def taken_back(kept: Columns, gone: Columns) -> Int64s:
     """For each row that takes one back, the place of that one: the newest before it that is equal and still there.
 
-    It is -1 where there is none. Both are compared in all columns. Seen in order, rows that are equal open and close as brackets do.
+    It is -1 where there is none. Both are compared in all columns. Seen in order, rows that are equal open and close as
+    brackets do.
     """
     n = len(gone[CAUSE])
     if not len(kept[CAUSE]):

@@ -12,6 +12,7 @@ A pane that loses a row is folded again from the rows it has left, in input orde
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,7 @@ ADDS, AT, REVISES = (
     "at",
     "revises",
 )  # of a row: its sign, the boundary at it, whether a window with it was closed
+DEAD = "dead"  # of a row: the cause that takes it back, or LAST_TIME
 WHOLE = "whole"  # the fingerprint of a row's other columns
 FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a pane
 
@@ -59,7 +61,8 @@ class RevisedWindows(AggregateKernel):
         empty: Columns = {CAUSE: NOTHING, SUB: NOTHING, TIME: NOTHING, GROUP: NOTHING}
         empty |= {x: pa.nulls(0, schema.field(name).type) for name, x in self.arguments.items()}
         self.held = HeldRows(empty | ({WHOLE: NOTHING} if self.others else {}))
-        self.versions: Columns | None = None  # of panes that are revised in this train, but for empty ones
+        self.versions: Columns | None = None  # of panes revised in this train, the ones before the last
+        self.begin = NOTHING  # where there are such: since when the open entries hold
         self.entries_of = NOTHING  # how many entries each group has, by its number
         self.left: list[Int64s] = []  # groups that lost entries in this train
         self.stale: list[Columns] = []  # panes whose rows changed while another copy ran
@@ -109,11 +112,12 @@ class RevisedWindows(AggregateKernel):
         self._settle()
         self._seal(bounds.standing)
         self.left, self.versions = [], None
-        rows, fresh = self._arrived(inside_windows(flow, self.size, self.slide), bounds)
-        changes = self._take_in(rows)
+        flow = inside_windows(flow, self.size, self.slide)
+        rows, fresh = self._arrived(flow, bounds)
+        changes = self._take_in(flow, rows)
         revised = self._revised(rows, bounds)
         closed = self._emit(bounds)
-        self._keep_last_versions()
+        self.versions = None
         floor_before, floor = self._floor(bounds.standing), self._floor(bounds.final)
         if floor > floor_before:
             self._evict(floor)
@@ -160,88 +164,110 @@ class RevisedWindows(AggregateKernel):
 
     # -- rows into panes
 
-    def _take_in(self, rows: Columns) -> tuple[Columns, Columns]:
-        """Hold the rows that came to stay, and give every pane its versions; the held rows that came and that went."""
-        come = take({name: rows[name] for name in self.held.empty}, np.flatnonzero(rows[ADDS]))
-        if not len(rows[TIME]):
-            return come, self.held.empty
-        self._thaw(int(rows[PANE].min()))
-        panes, groups, slot = distinct_pairs(rows[PANE] // self.width, rows[GROUP], self.groups.capacity)
-        panes = panes * self.width
-        loses = np.zeros(len(panes), np.bool_)
-        loses[slot[~rows[ADDS]]] = True
-        which = np.flatnonzero(loses)
-        place, gone = NOTHING, self.held.empty
-        pool, pool_slot = come, slot[rows[ADDS]]
-        dead = np.full(len(pool_slot), LAST_TIME)  # the cause that takes a row back
-        if len(which):
-            owner, place, old = self.held.find(groups[which], panes[which], panes[which] + self.width - 1)
-            pool, pool_slot = concat([old, come]), np.concatenate([which[owner], pool_slot])
-            dead = np.full(len(pool_slot), LAST_TIME)
-            at = self._taken_back(pool, rows)
-            dead[at] = rows[CAUSE][~rows[ADDS]]
-            out = at[at < len(place)]
-            gone = take(old, out)
-            self.held.remove(place[out])
-            come = take(come, np.flatnonzero(dead[len(place) :] == LAST_TIME))
+    def _take_in(self, flow: Flow, rows: Columns) -> tuple[Columns, Columns]:
+        """Hold the rows that came to stay, and bring panes up to date; the held rows that came and that went."""
+        come = gone = {name: rows[name] for name in self.held.empty}
+        adds = rows[ADDS]
+        dead = np.full(len(adds), LAST_TIME)  # the cause that takes a row back
+        out = out_cause = NOTHING
+        if not adds.all():
+            come, gone = take(come, np.flatnonzero(adds)), take(gone, np.flatnonzero(~adds))
+            out, out_cause, dead[adds] = self._taken_back(come, gone)
+        self._bring_up(flow, rows | {DEAD: dead}, out, out_cause)
+        went = self.held.at(out)
+        self.held.remove(out)
+        stay = dead[adds] == LAST_TIME
+        come = come if stay.all() else take(come, np.flatnonzero(stay))
         self.held.add(come)
-        heads = {PANE: panes, GROUP: groups}
-        at, found = self._find(panes, groups)
-        self._fold_versions(heads, (at, found), ~loses, pool, pool_slot, dead, *_versions(len(panes), slot, rows))
-        return come, gone
+        return come, went
 
-    def _taken_back(self, pool: Columns, rows: Columns) -> Int64s:
-        """The place in the pool of each row that is taken back."""
-        wanted = take({name: rows[name] for name in pool}, np.flatnonzero(~rows[ADDS]))
-        at = taken_back(pool, wanted)
+    def _taken_back(self, come: Columns, gone: Columns) -> tuple[Int64s, Int64s, Int64s]:
+        """The places of held rows that are taken back, and by which causes; and of each row that comes the cause that
+        takes it back again, or LAST_TIME."""
+        place = np.unique(self.held.find(gone[GROUP], gone[TIME], gone[TIME])[1])
+        near = np.flatnonzero(np.isin(come[TIME], gone[TIME]))
+        at = taken_back(concat([self.held.at(place), take(come, near)]), gone)
         if np.any(at < 0):
-            [lost] = to_table(take(wanted, np.flatnonzero(at < 0)[:1])).to_pylist()
-            [key] = zip(*(k.to_pylist() for k in self.groups.keys(np.array([lost[GROUP]]))), strict=True) or [()]
-            what = f"a row is taken back that never came: group {key}, time {lost[TIME]}, cause {lost[CAUSE]}"
-            raise TrainError(what, hint="the box before this one has a defect; everything before is committed")
-        return at
+            raise self._never_came(take(gone, np.flatnonzero(at < 0)[:1]))
+        held = at < len(place)
+        dead = np.full(len(come[TIME]), LAST_TIME)
+        dead[near[at[~held] - len(place)]] = gone[CAUSE][~held]
+        return place[at[held]], gone[CAUSE][held], dead
 
-    def _fold_versions(
+    def _never_came(self, row: Columns) -> TrainError:
+        key = [k.to_pylist()[0] for k in self.groups.keys(row[GROUP])]
+        what = f"a row is taken back that never came: group {key}, time {row[TIME][0]}, cause {row[CAUSE][0]}"
+        return TrainError(what, hint="the box before this one has a defect; everything before is committed")
+
+    def _bring_up(self, flow: Flow, rows: Columns, out: Int64s, out_cause: Int64s) -> Columns:
+        """Fold rows into panes: as a box without revisions does, where a pane neither loses a row nor is revised.
+
+        Returns the panes that changed, as they are now; some may have no rows left."""
+        usual = rows[ADDS] & ~rows[REVISES]
+        if not len(usual):
+            return take(self.open, NOTHING)
+        self._thaw(int(rows[PANE].min()))
+        if usual.all():
+            return self._absorb(flow, rows[GROUP])
+        panes, groups, slot = distinct_pairs(rows[PANE] // self.width, rows[GROUP], self.groups.capacity)
+        changed = np.zeros(len(panes), np.bool_)
+        changed[slot[~usual]] = True
+        touched = []
+        mine = changed[slot]
+        if not mine.all():
+            others = np.flatnonzero(~mine)
+            needed = flow.with_rows(flow.rows.select([*self.arguments, KIND]))
+            touched.append(self._absorb(needed.take(others), rows[GROUP][others]))
+            slot, rows = slot[mine], take(rows, np.flatnonzero(mine))
+        heads = {PANE: panes[changed] * self.width, GROUP: groups[changed]}
+        slot = (np.cumsum(changed) - 1)[slot]
+        at, found = self._find(heads[PANE], heads[GROUP])
+        spans = _versions(len(heads[PANE]), slot, rows)
+        versions = self._versions_of(heads, at, found, slot, rows, spans, out, out_cause)
+        touched.append(self._store(versions, at[found]))
+        return concat(touched)
+
+    def _versions_of(
         self,
         heads: Columns,
-        stored: tuple[Int64s, NDArray[np.bool_]],
-        goes_on: NDArray[np.bool_],
-        pool: Columns,
+        at: Int64s,
+        found: NDArray[np.bool_],
         slot: Int64s,
-        dead: Int64s,
-        of: Int64s,
-        begin: Int64s,
-        until: Int64s,
-    ) -> None:
-        """Fold all versions of these panes at once. A pane that goes on starts as it is stored, and the pool has only
-        what is new in it; of others the pool has all rows."""
-        at, found = stored
-        order = stable_order(slot)
-        ranks = np.unique(pool[CAUSE])
-        many = len(ranks) + 1
-        code = slot[order] * many + np.searchsorted(ranks, pool[CAUSE][order])
-        start = np.searchsorted(code, of * many)
-        count = np.searchsorted(code, of * many + np.searchsorted(ranks, until)) - start
-        nothing = np.zeros(len(heads[PANE]), np.int64)
+        rows: Columns,
+        spans: _Spans,
+        out: Int64s,
+        out_cause: Int64s,
+    ) -> Columns:
+        """All versions of these panes, folded at once. A pane that loses rows is folded from all it ever had; any other
+        goes on as it is stored, with those that came."""
+        adds = rows[ADDS]
+        loses = np.zeros(len(heads[PANE]), np.bool_)
+        loses[slot[~adds]] = True
+        come = {name: rows[name] for name in self.held.empty}
+        pool, pool_slot, dead = come, slot, rows[DEAD]
+        if not adds.all():
+            pool, pool_slot, dead = take(come, np.flatnonzero(adds)), slot[adds], dead[adds]
+            which = np.flatnonzero(loses)
+            start = heads[PANE][which]
+            owner, place = self.held.find(heads[GROUP][which], start, start + self.width - 1)
+            pool, pool_slot = concat([self.held.at(place), pool]), np.concatenate([which[owner], pool_slot])
+            dead = np.concatenate([_looked_up(place, out, out_cause, LAST_TIME), dead])
+        order = stable_order(pool_slot)
+        start, count = _prefixes(pool_slot[order], pool[CAUSE][order], spans.of, spans.until)
+        nothing = np.zeros(len(loses), np.int64)
         new = self._started(heads | {FIRST_CAUSE: nothing, FIRST_SUB: nothing})
-        index = len(self.open[PANE]) + np.arange(len(nothing))
-        index[found & goes_on] = at[found & goes_on]
+        index = len(self.open[PANE]) + np.arange(len(loses))
+        index[found & ~loses] = at[found & ~loses]
         entries = take(concat([self.open, new]), index)
         parts = []
         for some, place in places_in_blocks(start, count, FOLDED_AT_ONCE):
             owner = np.repeat(np.arange(some.stop - some.start), count[some])
             place = order[place]
-            alive = dead[place] >= until[some][owner]
+            alive = dead[place] >= spans.until[some][owner]
             if not alive.all():
                 owner, place = owner[alive], place[alive]
-            parts.append(self._folded(take(entries, of[some]), pool, place, owner))
-        versions = concat(parts) | {FROM: begin, UNTIL: until}
-        several = np.bincount(of, minlength=len(nothing))[of] > 1
-        some = versions[ROWS] > 0
-        final = take(versions, np.flatnonzero(~several & some))
-        self._replace(at[found], {name: final[name] for name in self.open})
-        if several.any():
-            self.versions = take(versions, np.flatnonzero(several & some))
+            parts.append(self._folded(take(entries, spans.of[some]), pool, place, owner))
+        return concat(parts) | {FROM: spans.begin, UNTIL: spans.until}
 
     def _folded(self, entries: Columns, pool: Columns, place: Int64s, owner: Int64s) -> Columns:
         """Entries with the rows at these places of the pool added, each to its owner; the first of an empty one's rows
@@ -257,31 +283,44 @@ class RevisedWindows(AggregateKernel):
         columns = {name: pool[x].take(places) for name, x in self.arguments.items()}
         return self._added(entries | firsts, columns.__getitem__, owner, pool[TIME][place])
 
-    def _keep_last_versions(self) -> None:
-        if self.versions is not None:
-            last = take(self.versions, np.flatnonzero(self.versions[UNTIL] == LAST_TIME))
-            self._put({name: last[name] for name in self.open})
-            self.versions = None
+    def _store(self, versions: Columns, stood: Int64s) -> Columns:
+        """Put the last version of each pane in place of what stood there, and have earlier ones at hand for this train;
+        the last ones."""
+        last = versions[UNTIL] == LAST_TIME
+        filled = versions[ROWS] > 0
+        final = take({name: versions[name] for name in self.open}, np.flatnonzero(last))
+        if filled[last].all():
+            self._put(final)
+        else:
+            self._replace(stood, take(final, np.flatnonzero(filled[last])))
+        if not last.all():
+            self.versions = take(versions, np.flatnonzero(~last & filled))
+            at, found = self._find(final[PANE], final[GROUP])
+            self.begin = np.full(len(self.open[PANE]), FIRST_TIME)
+            self.begin[at[found]] = versions[FROM][last][found]
+        return final
 
     # -- windows that close
 
+    def _parts(self) -> list[Columns]:
+        parts = super()._parts()
+        if self.versions is None:
+            return parts
+        begins = [*(np.full(len(part[PANE]), FIRST_TIME) for part in parts[:-1]), self.begin]
+        return [p | {FROM: b, UNTIL: np.full(len(b), LAST_TIME)} for p, b in zip(parts, begins, strict=True)]
+
     def _closing(self, bounds: Bounds) -> Columns | None:
         entries = super()._closing(bounds)
-        if self.versions is None:
+        if self.versions is None or bounds.final == bounds.standing:
             return entries
         parts = [] if entries is None else [entries]
         return self._with_versions(parts, self.versions[PANE] < bounds.final)
 
     def _with_versions(self, parts: list[Columns], which: NDArray[np.bool_]) -> Columns | None:
-        """Entries, which hold at any time, and some versions, oldest pane first."""
-        if self.versions is not None and which.any():
-            parts = [
-                *(
-                    part | {FROM: np.full(len(part[PANE]), FIRST_TIME), UNTIL: np.full(len(part[PANE]), LAST_TIME)}
-                    for part in parts
-                ),
-                take(self.versions, np.flatnonzero(which)),
-            ]
+        """Entries together with some earlier versions of them, oldest pane first."""
+        assert self.versions is not None
+        if which.any():
+            parts = [*parts, take(self.versions, np.flatnonzero(which))]
         if not parts:
             return None
         every = concat(parts)
@@ -330,14 +369,11 @@ class RevisedWindows(AggregateKernel):
         wanted = np.zeros(self.groups.capacity, np.bool_)
         wanted[group] = True
         parts = [take(part, np.flatnonzero(wanted[part[GROUP]])) for part in self._between(low, high)]
-        entries = None
-        if self.versions is not None:
-            pane = self.versions[PANE]
-            entries = self._with_versions(parts, (low <= pane) & (pane < high) & wanted[self.versions[GROUP]])
-        elif parts:
-            entries = self._with_versions(parts, np.zeros(0, np.bool_))
+        assert self.versions is not None
+        pane = self.versions[PANE]
+        entries = self._with_versions(parts, (low <= pane) & (pane < high) & wanted[self.versions[GROUP]])
         if entries is None:
-            entries = take(self.open, NOTHING)
+            entries = take(self.versions, NOTHING)
         entries = take(entries, stable_order(entries[GROUP]))
         ranks = np.unique(entries[PANE])
         many = len(ranks) + 1
@@ -347,10 +383,9 @@ class RevisedWindows(AggregateKernel):
         closed = []
         for some, place in places_in_blocks(start, count, FOLDED_AT_ONCE):
             slot = np.repeat(np.arange(some.stop - some.start), count[some])
-            if FROM in entries:
-                as_of = cause[some][slot]
-                counts = (entries[FROM][place] <= as_of) & (as_of < entries[UNTIL][place])
-                slot, place = slot[counts], place[counts]
+            as_of = cause[some][slot]
+            counts = (entries[FROM][place] <= as_of) & (as_of < entries[UNTIL][place])
+            slot, place = slot[counts], place[counts]
             closed.append(self._combined({GROUP: group[some], END: end[some]}, entries, place, slot))
         return concat(closed)
 
@@ -432,7 +467,8 @@ class RevisedWindows(AggregateKernel):
         panes, groups, _ = distinct_pairs(stale[PANE], stale[GROUP], int(stale[GROUP].max()) + 1)
         panes = panes * self.width
         self._thaw(int(panes.min()))
-        slot, _, rows = self.held.find(groups, panes, panes + self.width - 1)
+        slot, place = self.held.find(groups, panes, panes + self.width - 1)
+        rows = self.held.at(place)
         nothing = np.zeros(len(panes), np.int64)
         new = self._started({PANE: panes, GROUP: groups, FIRST_CAUSE: nothing, FIRST_SUB: nothing})
         entries = self._folded(new, rows, np.arange(len(slot)), slot)
@@ -443,22 +479,52 @@ class RevisedWindows(AggregateKernel):
         return {GROUPS.name: self._group_table(self.groups.alive()), HELD.name: to_table(self.held.all())}
 
 
-def _versions(slots: int, slot: Int64s, rows: Columns) -> tuple[Int64s, Int64s, Int64s]:
-    """The versions of each pane, in order: its place, the cause from which on it holds, and that of the next."""
+@dataclass(frozen=True)
+class _Spans:
+    """The versions of panes, in order: which pane, the cause from which on each holds, and that of the next."""
+
+    of: Int64s
+    begin: Int64s
+    until: Int64s
+
+
+def _versions(slots: int, slot: Int64s, rows: Columns) -> _Spans:
+    """What the rows at these slots, some of which revise them, make of each: a version, and one more for each cause."""
     revises = rows[REVISES]
-    if not revises.any():
-        return np.arange(slots), np.full(slots, FIRST_TIME), np.full(slots, LAST_TIME)
     of, begin = slot[revises], rows[CAUSE][revises]
     order = np.lexsort((begin, of))
     of, begin = of[order], begin[order]
-    new = np.insert((of[1:] != of[:-1]) | (begin[1:] != begin[:-1]), 0, True)
+    new = np.append(True, (of[1:] != of[:-1]) | (begin[1:] != begin[:-1]))[: len(of)]
     of = np.concatenate([np.arange(slots), of[new]])
     begin = np.concatenate([np.full(slots, FIRST_TIME), begin[new]])
     order = stable_order(of)
     of, begin = of[order], begin[order]
     until = np.append(begin[1:], LAST_TIME)
     until[np.append(of[1:] != of[:-1], True)] = LAST_TIME
-    return of, begin, until
+    return _Spans(of, begin, until)
+
+
+def _prefixes(slot: Int64s, cause: Int64s, of: Int64s, until: Int64s) -> tuple[Int64s, Int64s]:
+    """Of rows sorted by slot and cause: where those of a slot start, and how many are before a cause."""
+    least = int(cause.min(initial=0))
+    many = int(cause.max(initial=0)) - least + 2
+    if (int(of.max()) + 1) * many < 2**62:
+        moment, until = cause - least, np.minimum(until, least + many - 1) - least
+    else:
+        ranks, moment = np.unique(cause, return_inverse=True)
+        many, until = len(ranks) + 1, np.searchsorted(ranks, until)
+    code = slot * many + moment
+    start = np.searchsorted(code, of * many)
+    return start, np.searchsorted(code, of * many + np.maximum(until, 0)) - start
+
+
+def _looked_up(wanted: Int64s, known: Int64s, value: Int64s, default: int) -> Int64s:
+    """The values of those that are known, each of which is so once."""
+    if not len(known):
+        return np.full(len(wanted), default)
+    order = np.argsort(known)
+    at = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+    return np.where(known[order][at] == wanted, value[order][at], default)
 
 
 def make(step: Step) -> RevisedWindows:

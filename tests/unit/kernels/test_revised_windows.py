@@ -301,7 +301,7 @@ def test_state_is_bounded_by_the_history(
 def test_a_row_that_never_came_is_a_defect_upstream() -> None:
     made = kernel(10, 10, 20, [Call("sum", "f", DOUBLE)])
     made.step(flow_of([Row(3, ("a", 1.0, 1, None, 0))], Bounds()))
-    with pytest.raises(TrainError, match=r"never came: group .'a',., time 3, cause 1"):
+    with pytest.raises(TrainError, match=r"never came: group .'a'., time 3, cause 1"):
         made.step(flow_of([Row(3, ("a", 2.0, 1, None, 0), Kind.DELETION, 1)], Bounds()))
 
 
