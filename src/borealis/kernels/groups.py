@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import AggregateCall, accumulator, seen
+from borealis.kernels.accumulators import Accumulator, AggregateCall, accumulator, seen
 from borealis.kernels.columns import Columns, compact, concat, normal_floats, take, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, rank_within
 from borealis.state.delta import Change, Delta, TableSpec
@@ -133,6 +133,7 @@ class Grouped:
 
     key: ClassVar[tuple[str, ...]]
     open: Columns
+    accumulators: Sequence[Accumulator]
 
     def __init__(
         self,
