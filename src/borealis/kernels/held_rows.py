@@ -7,6 +7,7 @@ its rows are taken back is written beside them. Nothing is sorted before a row i
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +20,12 @@ from borealis.kernels.columns import Columns, concat, places_in_blocks, take, wh
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.groups import GROUP
 from borealis.kernels.join_index import Index
-from borealis.kernels.sorting import newest
 from borealis.kernels.xxhash import can_hash, xxhash64
 from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
 
 CHUNKS_WAITING_MOST = 32  # not yet looked into; then they are joined, lest there be thousands of a few rows
 PLACES_AT_ONCE = 1 << 22
+COUNTS_MOST = 8  # times that the dead of a chunk are counted while the floor passes it
 
 
 @dataclass
@@ -33,6 +34,7 @@ class _Chunk:
 
     rows: Columns
     alive: NDArray[np.bool_]
+    counted_at: int = FIRST_TIME  # the floor at which its dead were counted
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -128,20 +130,42 @@ class HeldRows:
         self.chunks = [kept for chunk in self.chunks if (kept := self._compact(chunk)) is not None]
         self.waiting = [kept for chunk in self.waiting if (kept := self._compact(chunk)) is not None]
 
-    def merge(self, cut: tuple[Int64s, Int64s] | None, put: Columns) -> tuple[Columns, Columns]:
+    def merge(self, cut: Sequence[Int64s], put: Columns) -> tuple[Columns, Columns]:
         """Take back the rows with these keys, then hold others unless they are held: those that went and that came."""
-        held = self.all()
-        gone = took = take(held, NOTHING)
-        if cut is not None:
-            out = _among(held, *cut)
-            gone, held = take(held, np.flatnonzero(out)), take(held, np.flatnonzero(~out))
-        if len(put[TIME]):
-            took = take(put, np.flatnonzero(~_among(put, held[CAUSE], held[SUB])))
-            held = concat([held, took])
-            held = take(held, newest(held[CAUSE], held[SUB]))
-        self.chunks, self.waiting = [], []
-        self.add(held)
-        return gone, took
+        self._settle()
+        out = self._with_keys(*cut)[1]
+        gone = self.at(out)
+        self.remove(out)
+        known, _ = self._with_keys(put[CAUSE], put[SUB])
+        if len(known):
+            put = take(put, np.setdiff1d(np.arange(len(put[TIME])), known))
+        if not len(put[TIME]):
+            return gone, put
+        order = np.lexsort((put[SUB], put[CAUSE]))
+        put = take(put, order)
+        last = self.chunks[-1].rows if self.chunks else None
+        if last is None or (last[CAUSE][-1], last[SUB][-1]) < (put[CAUSE][0], put[SUB][0]):
+            self.add(put)
+        else:
+            every = concat([self.all(), put])
+            self.chunks = []
+            self.add(take(every, np.lexsort((every[SUB], every[CAUSE]))))
+        return gone, put
+
+    def _with_keys(self, cause: Int64s, sub: Int64s) -> tuple[Int64s, Int64s]:
+        """Which of these keys are held, and the places of their rows."""
+        which, places = [NOTHING], [NOTHING]
+        base = 0
+        for chunk in self.chunks:
+            start, end = (np.searchsorted(chunk.rows[CAUSE], cause, side) for side in ("left", "right"))
+            for some, place in places_in_blocks(start, end - start, PLACES_AT_ONCE):
+                owner = np.arange(some.start, some.stop).repeat((end - start)[some])
+                found = (chunk.rows[SUB][place] == sub[owner]) & chunk.alive[place]
+                found &= chunk.rows[TIME][place] >= self.floor
+                which.append(owner[found])
+                places.append(place[found] + base)
+            base += len(chunk)
+        return np.concatenate(which), np.concatenate(places)
 
     def all(self) -> Columns:
         """All that is held, in order."""
@@ -155,8 +179,9 @@ class HeldRows:
     def _compact(self, chunk: _Chunk) -> _Chunk | None:
         if chunk.last < self.floor:
             return None
-        if chunk.first >= self.floor and chunk.alive.all():
+        if self.floor < max(chunk.counted_at, chunk.first) + (chunk.last - chunk.first) // COUNTS_MOST:
             return chunk
+        chunk.counted_at = self.floor
         kept = self._kept(chunk)
         many = int(kept.sum())
         if many * 2 >= len(chunk):
@@ -175,18 +200,6 @@ class HeldRows:
                 chunk = _Chunk(rows, np.concatenate([c.alive for c in reversed(run)]))
             self.chunks.append(chunk)
         self.waiting = []
-
-
-def _among(rows: Columns, cause: Int64s, sub: Int64s) -> NDArray[np.bool_]:
-    """Which rows have one of these keys."""
-    n = len(rows[TIME])
-    if not n or not len(cause):
-        return np.zeros(n, np.bool_)
-    _, major = np.unique(np.concatenate([rows[CAUSE], cause]), return_inverse=True)
-    distinct, minor = np.unique(np.concatenate([rows[SUB], sub]), return_inverse=True)
-    code = major * len(distinct) + minor
-    found: NDArray[np.bool_] = np.isin(code[:n], code[n:])
-    return found
 
 
 # ---------------------------------------------------------------- which rows are equal

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,7 @@ FROM, UNTIL = "from", "until"  # the causes during which a version holds: the fi
 ADDS = "adds"  # of a row: its sign
 AT = "at"  # the boundary at it
 REVISES = "revises"  # whether a window that has it was closed
+PART_ENTRIES = 1 << 14  # of a sealed part, as far as panes allow
 FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a pane
 
 
@@ -108,12 +110,39 @@ class RevisedPanes(AggregateKernel):
     def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
         """A group is known for as long as it has entries: nothing to note."""
 
-    def _thaw(self, pane: int) -> None:
-        """Make the panes from this one on such as can be changed."""
-        old = [part for part in self.sealed if part[PANE][-1] < pane]
-        if len(old) < len(self.sealed):
-            self.open = concat([*self.sealed[len(old) :], self.open])
-            self.sealed = old
+    def _thaw(self, panes: Int64s) -> None:
+        """Make these panes such as can be changed, with the sealed parts that they lie in."""
+        if not self.sealed:
+            return
+        last = np.array([part[PANE][-1] for part in self.sealed])
+        first = np.array([part[PANE][0] for part in self.sealed])
+        at = np.unique(np.searchsorted(last, panes))
+        at = at[at < len(last)]
+        touched = np.zeros(len(last), np.bool_)
+        touched[at] = first[at] <= panes.max()
+        if touched.any():
+            thawed = [part for part, now in zip(self.sealed, touched, strict=True) if now]
+            self.open = in_time(concat([*thawed, self.open]))
+            self.sealed = [part for part, now in zip(self.sealed, touched, strict=True) if not now]
+
+    def _seal(self, boundary: int) -> None:
+        """Put what seldom changes into parts, each of some panes that no other part has, neither too small nor too
+        large: what a revision rewrites is the parts that it touches."""
+        pane = self.open[PANE]
+        split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
+        if not split:
+            return
+        edges = np.searchsorted(pane[:split], [part[PANE][0] for part in self.sealed]).tolist()
+        sizes = np.searchsorted(pane[:split], pane[0:split:PART_ENTRIES]).tolist()
+        cuts = sorted({0, split, *edges, *sizes})
+        new = [take(self.open, np.arange(low, high)) for low, high in pairwise(cuts)]
+        self.open = take(self.open, np.arange(split, len(pane)))
+        sealed: list[Columns] = []
+        for part in sorted([*self.sealed, *new], key=lambda part: int(part[PANE][0])):
+            if sealed and len(sealed[-1][PANE]) + len(part[PANE]) <= PART_ENTRIES:
+                part = concat([sealed.pop(), part])
+            sealed.append(part)
+        self.sealed = sealed
 
     # -- one train
 
@@ -182,7 +211,7 @@ class RevisedPanes(AggregateKernel):
         usual = rows[ADDS] & ~rows[REVISES]
         if not len(usual):
             return take(self.open, NOTHING)
-        self._thaw(int(rows[PANE].min()))
+        self._thaw(rows[PANE])
         if usual.all():
             return self._absorb(flow, rows[GROUP])
         panes, groups, slot = distinct_pairs(rows[PANE] // self.width, rows[GROUP], self.groups.capacity)
@@ -231,10 +260,9 @@ class RevisedPanes(AggregateKernel):
 
     def _closing(self, bounds: Bounds) -> Columns | None:
         entries = super()._closing(bounds)
-        if self.versions is None or bounds.final == bounds.standing:
-            return entries
-        parts = [] if entries is None else [entries]
-        return self._with_versions(parts, self.versions[PANE] < bounds.final)
+        if self.versions is not None:
+            return self._with_versions([] if entries is None else [entries], self.versions[PANE] < bounds.final)
+        return None if entries is None else in_time(entries)
 
     def _with_versions(self, parts: list[Columns], which: NDArray[np.bool_]) -> Columns | None:
         """Entries together with some earlier versions of them, oldest pane first."""
@@ -243,8 +271,7 @@ class RevisedPanes(AggregateKernel):
             parts = [*parts, take(self.versions, np.flatnonzero(which))]
         if not parts:
             return None
-        every = concat(parts)
-        return take(every, stable_order(every[PANE]))
+        return in_time(concat(parts))
 
     def _counting(self, entries: Columns, index: Int64s, end: Int64s, bounds: Bounds) -> tuple[Int64s, Int64s]:
         if FROM not in entries:
@@ -341,6 +368,12 @@ class RevisedPanes(AggregateKernel):
         rows = pa.concat_tables([revised.rows, closed.rows]).take(pa.array(order))
         time = np.concatenate([revised.time, closed.time])[order]
         return Flow(rows, time, cause, rank_within(cause), closed.bounds)
+
+
+def in_time(entries: Columns) -> Columns:
+    """Entries in order of their panes: what was sealed may lie between what was thawed."""
+    pane = entries[PANE]
+    return entries if not np.any(pane[1:] < pane[:-1]) else take(entries, stable_order(pane))
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class RevisedWindows(RevisedPanes):
         if change.floor is not None:
             self._evict(change.floor)
             self.held.raise_floor(change.floor)
-        cut = None if change.cut is None else tuple(change.cut[name].to_numpy() for name in HELD.key)
+        none = change.put.select(HELD.key).slice(0, 0)
+        cut = [(none if change.cut is None else change.cut)[name].to_numpy() for name in HELD.key]
         for rows in self.held.merge(cut, like(self.held.empty, change.put)):
             self.stale.append({PANE: np.floor_divide(rows[TIME], self.width), GROUP: rows[GROUP]})
 
@@ -164,7 +165,7 @@ class RevisedWindows(RevisedPanes):
             return
         panes, groups, _ = distinct_pairs(stale[PANE], stale[GROUP], int(stale[GROUP].max()) + 1)
         panes = panes * self.width
-        self._thaw(int(panes.min()))
+        self._thaw(panes)
         slot, place = self.held.find(groups, panes, panes + self.width - 1)
         rows = self.held.at(place)
         nothing = np.zeros(len(panes), np.int64)

@@ -19,7 +19,7 @@ from borealis.kernels.columns import Columns, concat, take, to_table
 from borealis.kernels.flow import NOTHING, Flow
 from borealis.kernels.folding import running_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, GROUPS, START, like
-from borealis.kernels.revised_panes import ADDS, FROM, ROWS, UNTIL, RevisedPanes, Spans, Steps, prefixes
+from borealis.kernels.revised_panes import ADDS, FROM, ROWS, UNTIL, RevisedPanes, Spans, Steps, in_time, prefixes
 from borealis.kernels.sorting import stable_order
 from borealis.state.delta import Change, Delta
 from borealis.tuples import CAUSE, SUB, TIME, Int64s
@@ -124,12 +124,16 @@ class UndoneWindows(RevisedPanes):
             return
         if change.cut is not None:
             panes, groups = (change.cut[name].to_numpy() for name in PANES.key)
-            self._thaw(int(panes.min()))
+            self._thaw(panes)
             at, found = self._find(panes, groups)
             self._replace(at[found], take(self.open, NOTHING))
         if change.floor is not None:
             self._evict(change.floor)
         if change.put.num_rows:
             entries = like(self.open, change.put)
-            self._thaw(int(entries[PANE].min()))
+            self._thaw(entries[PANE])
             self._put(entries)
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        panes = in_time(concat([*self.sealed, self.open]))
+        return {GROUPS.name: self._group_table(self.groups.alive()), PANES.name: to_table(panes)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from random import Random
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from borealis.errors import TrainError
+from borealis.kernels import revised_panes, revised_windows
 from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
@@ -227,6 +229,16 @@ def left_after(out: list[tuple[Any, ...]], upto: int) -> Counter[tuple[Any, ...]
 
 def some_calls(rng: Random, calls: list[Call]) -> list[Call]:
     return rng.sample(calls, rng.choice([1, 2, 4]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_parts() -> Iterator[None]:
+    """So that few rows already lie in several parts, and are folded in several blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revised_panes, "PART_ENTRIES", 4)
+        for module in (revised_panes, revised_windows):
+            patch.setattr(module, "FOLDED_AT_ONCE", 16)
+        yield
 
 
 shapes = {
