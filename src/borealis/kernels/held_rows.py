@@ -1,7 +1,7 @@
 """Rows that a kernel holds because they may be taken back: found by group and time, and told apart by their columns.
 
-They lie in *chunks* in order of (cause, sub), merged as those of a join are. A chunk's columns never change; which of
-its rows are taken back is written beside them. Nothing is sorted before a row is looked for.
+They lie in *chunks* in order of (cause, sub), merged as those of a join are, up to some size. A chunk's columns never
+change; which of its rows are taken back is written beside them. Nothing is sorted before a row is looked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from borealis.kernels.join_index import Index
 from borealis.kernels.xxhash import can_hash, xxhash64
 from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
 
-CHUNKS_WAITING_MOST = 32  # not yet looked into; then they are joined, lest there be thousands of a few rows
+CHUNK_ROWS_MOST = 1 << 20  # so that what is old goes as a whole, and nothing large is copied
 PLACES_AT_ONCE = 1 << 22
 COUNTS_MOST = 8  # times that the dead of a chunk are counted while the floor passes it
 
@@ -57,23 +57,28 @@ class HeldRows:
 
     def __init__(self, empty: Columns) -> None:
         self.empty = empty
-        self.chunks: list[_Chunk] = []  # each less than half of the one before, but for those that wait
-        self.waiting: list[_Chunk] = []
+        self.chunks: list[_Chunk] = []
         self.floor = FIRST_TIME
 
     def add(self, rows: Columns) -> None:
         """Hold these rows, which come after all that are held."""
         if not len(rows[TIME]):
             return
-        self.waiting.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
-        if len(self.waiting) > CHUNKS_WAITING_MOST:
-            self._settle()
+        run, size = [_Chunk(rows, np.ones(len(rows[TIME]), np.bool_))], len(rows[TIME])
+        while self.chunks and len(self.chunks[-1]) <= min(2 * size, CHUNK_ROWS_MOST - size):
+            size += len(self.chunks[-1])
+            run.append(self.chunks.pop())
+        if len(run) > 1:
+            parts = [
+                take(c.rows, np.flatnonzero(kept)) if not (kept := self._kept(c)).all() else c.rows for c in run[::-1]
+            ]
+            rows = concat(parts)
+        self.chunks.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
 
     def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
         """The rows of each of these groups in its span of time: which of the spans each is in, rising, and its place.
 
         Of one span, the rows come in order of (cause, sub)."""
-        self._settle()
         owners, places = [NOTHING], [NOTHING]
         base = 0
         for chunk in self.chunks:
@@ -128,11 +133,9 @@ class HeldRows:
         """Forget the rows before `floor`. They stay inside a chunk until half of it is dead."""
         self.floor = max(self.floor, floor)
         self.chunks = [kept for chunk in self.chunks if (kept := self._compact(chunk)) is not None]
-        self.waiting = [kept for chunk in self.waiting if (kept := self._compact(chunk)) is not None]
 
     def merge(self, cut: Sequence[Int64s], put: Columns) -> tuple[Columns, Columns]:
         """Take back the rows with these keys, then hold others unless they are held: those that went and that came."""
-        self._settle()
         out = self._with_keys(*cut)[1]
         gone = self.at(out)
         self.remove(out)
@@ -169,7 +172,7 @@ class HeldRows:
 
     def all(self) -> Columns:
         """All that is held, in order."""
-        parts = [take(chunk.rows, np.flatnonzero(self._kept(chunk))) for chunk in (*self.chunks, *self.waiting)]
+        parts = [take(chunk.rows, np.flatnonzero(self._kept(chunk))) for chunk in self.chunks]
         return concat(parts) if parts else self.empty
 
     def _kept(self, chunk: _Chunk) -> NDArray[np.bool_]:
@@ -187,19 +190,6 @@ class HeldRows:
         if many * 2 >= len(chunk):
             return chunk
         return _Chunk(take(chunk.rows, np.flatnonzero(kept)), np.ones(many, np.bool_)) if many else None
-
-    def _settle(self) -> None:
-        """Merge what waits, so that there are O(log n) chunks."""
-        for chunk in self.waiting:
-            run, size = [chunk], len(chunk)
-            while self.chunks and len(self.chunks[-1]) <= 2 * size:
-                size += len(self.chunks[-1])
-                run.append(self.chunks.pop())
-            if len(run) > 1:
-                rows = concat([c.rows for c in reversed(run)])
-                chunk = _Chunk(rows, np.concatenate([c.alive for c in reversed(run)]))
-            self.chunks.append(chunk)
-        self.waiting = []
 
 
 # ---------------------------------------------------------------- which rows are equal
