@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from borealis.errors import DiagramError, TrainError
 from borealis.kernels import value_lists
 from borealis.kernels.columns import Column, Columns, decimal_words, to_numpy, whole
-from borealis.kernels.folding import CallRows, add_counts, add_floats, add_ints, sum_counts
+from borealis.kernels.folding import (
+    CallRows,
+    add_counts,
+    add_floats,
+    add_ints,
+    negative_ints,
+    running_counts,
+    running_ints,
+    sum_counts,
+)
 from borealis.kernels.moments import Moments
 from borealis.kernels.sorting import ranks_of
 from borealis.kernels.step import Step, schema_of
@@ -65,6 +74,16 @@ class Accumulator(Protocol):
     def result(self, stored: Columns) -> pa.Array: ...
 
 
+class Undoable(Accumulator, Protocol):
+    """One whose values can be taken off again, without a trace."""
+
+    def negative(self, stored: Columns) -> Columns:
+        """What takes these off, when it is combined with others."""
+
+    def running(self, stored: Columns, slot: Int64s) -> Columns:
+        """All so far, in each run of equal slots."""
+
+
 def accumulator(call: AggregateCall, schema: pa.Schema) -> Accumulator:
     function, kinds = call.function, [schema.field(name).type for name in call.columns]
     match function, kinds:
@@ -93,6 +112,10 @@ def accumulator(call: AggregateCall, schema: pa.Schema) -> Accumulator:
         case "percentile", [_]:
             return value_lists.Percentile(call.parameters, call.result)
     raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
+
+
+def undoable(acc: Accumulator) -> bool:
+    return isinstance(acc, Count | ExactSum)
 
 
 def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> CallRows:
@@ -125,6 +148,12 @@ class Count:
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
         return {"c": sum_counts(slot, panes["c"], slots)}
+
+    def negative(self, stored: Columns) -> Columns:
+        return {"c": -stored["c"]}
+
+    def running(self, stored: Columns, slot: Int64s) -> Columns:
+        return {"c": running_counts(stored["c"], slot)}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
@@ -179,6 +208,24 @@ class ExactSum:
         if self.long and panes["x"].any():
             total["x"] = total["x"] + sum_counts(slot, panes["x"], slots)
         return total
+
+    def negative(self, stored: Columns) -> Columns:
+        low, carry = negative_ints(stored["s"])
+        out = {"s": low, "h": carry - stored["h"], "c": -stored["c"]}
+        if self.long:
+            high, above = negative_ints(stored["h"])
+            high, above = add_ints(high, above, np.arange(len(high)), carry)
+            out |= {"h": high, "x": above - stored["x"]}
+        return out
+
+    def running(self, stored: Columns, slot: Int64s) -> Columns:
+        low, carry = running_ints(stored["s"], slot)
+        out = {"s": low, "h": running_counts(stored["h"], slot) + carry, "c": running_counts(stored["c"], slot)}
+        if self.long:
+            high, above = running_ints(stored["h"], slot)
+            high, above = add_ints(high, above, np.arange(len(high)), carry)
+            out |= {"h": high, "x": running_counts(stored["x"], slot) + above}
+        return out
 
     def _add(self, stored: Columns, low: Int64s, high: Int64s | None, slot: Int64s, count: Int64s) -> Columns:
         """Word by word, each with what the one below carries over."""

@@ -145,10 +145,14 @@ class AggregateKernel(Grouped):
         parts = self._between(oldest, bounds.final)
         return concat(parts) if parts else None
 
+    def _parts(self) -> list[Columns]:
+        """All entries, oldest pane first."""
+        return [*self.sealed, self.open]
+
     def _between(self, start: int, end: int) -> list[Columns]:
         """The entries of panes in a span of time, oldest pane first."""
         parts = []
-        for part in (*self.sealed, self.open):
+        for part in self._parts():
             low, high = np.searchsorted(part[PANE], (start, end)).tolist()
             if low < high:
                 parts.append(part if high - low == len(part[PANE]) else take(part, np.arange(low, high)))

@@ -66,3 +66,31 @@ def add_ints(low: Int64s, high: Int64s, slot: Int64s, values: Int64s) -> tuple[I
     upper += least >> 32
     out = (upper << 32) | (least & _HALF)
     return out, high + (upper >> 32) + (out < 0)
+
+
+def running_counts(values: Int64s, slot: Int64s) -> Int64s:
+    """The sum of the values so far, in each run of equal slots.
+
+    >>> running_counts(np.array([1, 2, 5, -1]), np.array([0, 0, 3, 3])).tolist()
+    [1, 3, 5, 4]
+    """
+    total = np.cumsum(values)  # what wraps around in it wraps back when a run's start is taken off
+    begin = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])[: len(slot)])
+    before = total[begin] - values[begin]
+    sums: Int64s = total - np.repeat(before, np.diff(np.append(begin, len(slot))))
+    return sums
+
+
+def running_ints(values: Int64s, slot: Int64s) -> tuple[Int64s, Int64s]:
+    """The same in two words, as `add_ints` writes sums: low and high."""
+    if not len(values) or max(abs(int(values.max())), abs(int(values.min()))) * len(values) < 2**63:
+        return running_counts(values, slot), np.zeros(len(values), np.int64)
+    least, upper = running_counts(values & _HALF, slot), running_counts(values >> 32, slot)
+    upper += least >> 32
+    low = (upper << 32) | (least & _HALF)
+    return low, (upper >> 32) + (low < 0)
+
+
+def negative_ints(low: Int64s) -> tuple[Int64s, Int64s]:
+    """Less each number, and what that carries over: the least one has no opposite in one word."""
+    return -low, (low == np.iinfo(np.int64).min).astype(np.int64)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import AggregateCall, accumulator, seen
+from borealis.kernels.accumulators import Accumulator, AggregateCall, accumulator, seen
 from borealis.kernels.columns import Columns, compact, concat, normal_floats, take, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, rank_within
 from borealis.state.delta import Change, Delta, TableSpec
@@ -133,6 +133,7 @@ class Grouped:
 
     key: ClassVar[tuple[str, ...]]
     open: Columns
+    accumulators: Sequence[Accumulator]
 
     def __init__(
         self,
@@ -196,7 +197,12 @@ class Grouped:
     def _put(self, entries: Columns) -> None:
         """Put entries in, over those with the same key."""
         at, found = self._find(*(entries[name] for name in self.key))
-        self._replace(at[found], entries)
+        if found.all():  # no other keys than before: what is in order stays so
+            index = np.arange(len(self.open[GROUP]))
+            index[at] = len(index) + np.arange(len(at))
+            self.open = take(concat([self.open, entries]), index)
+        else:
+            self._replace(at[found], entries)
 
     def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
         """Closed windows as rows, with the keys of their groups."""

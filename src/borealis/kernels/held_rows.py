@@ -1,12 +1,13 @@
 """Rows that a kernel holds because they may be taken back: found by group and time, and told apart by their columns.
 
-They lie in *chunks* in order of (cause, sub), merged as those of a join are. A chunk's columns never change; which of
-its rows are taken back is written beside them. Nothing is sorted before a row is looked for.
+They lie in *chunks* in order of (cause, sub), merged as those of a join are, up to some size. A chunk's columns never
+change; which of its rows are taken back is written beside them. Nothing is sorted before a row is looked for.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +20,12 @@ from borealis.kernels.columns import Columns, concat, places_in_blocks, take, wh
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.groups import GROUP
 from borealis.kernels.join_index import Index
-from borealis.kernels.sorting import newest
 from borealis.kernels.xxhash import can_hash, xxhash64
 from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
 
-CHUNKS_WAITING_MOST = 32  # not yet looked into; then they are joined, lest there be thousands of a few rows
+CHUNK_ROWS_MOST = 1 << 20  # so that what is old goes as a whole, and nothing large is copied
 PLACES_AT_ONCE = 1 << 22
+COUNTS_MOST = 8  # times that the dead of a chunk are counted while the floor passes it
 
 
 @dataclass
@@ -33,9 +34,14 @@ class _Chunk:
 
     rows: Columns
     alive: NDArray[np.bool_]
+    counted_at: int = FIRST_TIME  # the floor at which its dead were counted
 
     def __len__(self) -> int:
         return len(self.alive)
+
+    @cached_property
+    def first(self) -> int:
+        return int(self.rows[TIME].min())
 
     @cached_property
     def last(self) -> int:
@@ -43,8 +49,7 @@ class _Chunk:
 
     @cached_property
     def index(self) -> Index:
-        time = self.rows[TIME]
-        return Index([self.rows[GROUP]], time, int(time.min()), self.last)
+        return Index([self.rows[GROUP]], self.rows[TIME], self.first, self.last)
 
 
 class HeldRows:
@@ -52,46 +57,69 @@ class HeldRows:
 
     def __init__(self, empty: Columns) -> None:
         self.empty = empty
-        self.chunks: list[_Chunk] = []  # each less than half of the one before, but for those that wait
-        self.waiting: list[_Chunk] = []
+        self.chunks: list[_Chunk] = []
         self.floor = FIRST_TIME
 
     def add(self, rows: Columns) -> None:
         """Hold these rows, which come after all that are held."""
         if not len(rows[TIME]):
             return
-        self.waiting.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
-        if len(self.waiting) > CHUNKS_WAITING_MOST:
-            self._settle()
+        run, size = [_Chunk(rows, np.ones(len(rows[TIME]), np.bool_))], len(rows[TIME])
+        while self.chunks and len(self.chunks[-1]) <= min(2 * size, CHUNK_ROWS_MOST - size):
+            size += len(self.chunks[-1])
+            run.append(self.chunks.pop())
+        if len(run) > 1:
+            parts = [
+                take(c.rows, np.flatnonzero(kept)) if not (kept := self._kept(c)).all() else c.rows for c in run[::-1]
+            ]
+            rows = concat(parts)
+        self.chunks.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
 
-    def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s, Columns]:
-        """The rows of each of these groups in its span of time, in order of (cause, sub): which of the spans each is
-        in, its place, and the rows themselves. No two spans of one group may overlap."""
-        self._settle()
-        owners, places, parts = [], [], []
+    def find(self, group: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
+        """The rows of each of these groups in its span of time: which of the spans each is in, rising, and its place.
+
+        Of one span, the rows come in order of (cause, sub)."""
+        owners, places = [NOTHING], [NOTHING]
         base = 0
         for chunk in self.chunks:
             index = chunk.index
             who, start, end = index.slices([group], early, late)
             for some, at in places_in_blocks(start, end - start, PLACES_AT_ONCE):
                 owner, place = np.repeat(who[some], (end - start)[some]), index.places[at]
-                time = chunk.rows[TIME][place]
-                keep = chunk.alive[place] & (time >= self.floor)
+                keep = chunk.alive[place]
                 if not index.sure:
                     keep &= chunk.rows[GROUP][place] == group[owner]
-                owner, place = owner[keep], place[keep]
-                order = np.argsort(place)
-                owners.append(owner[order])
-                places.append(place[order] + base)
-                parts.append(take(chunk.rows, place[order]))
+                if chunk.first < self.floor:
+                    keep &= chunk.rows[TIME][place] >= self.floor
+                if not keep.all():
+                    owner, place = owner[keep], place[keep]
+                owners.append(owner)
+                places.append(place + base)
             base += len(chunk)
-        if not parts:
-            return NOTHING, NOTHING, self.empty
-        owner, place, rows = np.concatenate(owners), np.concatenate(places), concat(parts)
-        if np.any(place[1:] < place[:-1]):
-            order = np.argsort(place)
-            owner, place, rows = owner[order], place[order], take(rows, order)
-        return owner, place, rows
+        if not base:
+            return NOTHING, NOTHING
+        packed = np.concatenate(owners) * base + np.concatenate(places)
+        packed.sort()
+        return packed // base, packed % base
+
+    def at(self, places: Int64s) -> Columns:
+        """The rows at places that `find` gave."""
+        order = None
+        if np.any(places[1:] < places[:-1]):
+            order = np.argsort(places, kind="stable")
+            places = places[order]
+        parts, base = [], 0
+        for chunk in self.chunks:
+            low, high = np.searchsorted(places, (base, base + len(chunk))).tolist()
+            if low < high:
+                parts.append(take(chunk.rows, places[low:high] - base))
+            base += len(chunk)
+        rows = concat(parts) if parts else self.empty
+        if order is None:
+            return rows
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return take(rows, back)
 
     def remove(self, places: Int64s) -> None:
         """Take back rows at places that `find` gave, since which nothing was added."""
@@ -105,26 +133,46 @@ class HeldRows:
         """Forget the rows before `floor`. They stay inside a chunk until half of it is dead."""
         self.floor = max(self.floor, floor)
         self.chunks = [kept for chunk in self.chunks if (kept := self._compact(chunk)) is not None]
-        self.waiting = [kept for chunk in self.waiting if (kept := self._compact(chunk)) is not None]
 
-    def merge(self, cut: tuple[Int64s, Int64s] | None, put: Columns) -> tuple[Columns, Columns]:
+    def merge(self, cut: Sequence[Int64s], put: Columns) -> tuple[Columns, Columns]:
         """Take back the rows with these keys, then hold others unless they are held: those that went and that came."""
-        held = self.all()
-        gone = took = take(held, NOTHING)
-        if cut is not None:
-            out = _among(held, *cut)
-            gone, held = take(held, np.flatnonzero(out)), take(held, np.flatnonzero(~out))
-        if len(put[TIME]):
-            took = take(put, np.flatnonzero(~_among(put, held[CAUSE], held[SUB])))
-            held = concat([held, took])
-            held = take(held, newest(held[CAUSE], held[SUB]))
-        self.chunks, self.waiting = [], []
-        self.add(held)
-        return gone, took
+        out = self._with_keys(*cut)[1]
+        gone = self.at(out)
+        self.remove(out)
+        known, _ = self._with_keys(put[CAUSE], put[SUB])
+        if len(known):
+            put = take(put, np.setdiff1d(np.arange(len(put[TIME])), known))
+        if not len(put[TIME]):
+            return gone, put
+        order = np.lexsort((put[SUB], put[CAUSE]))
+        put = take(put, order)
+        last = self.chunks[-1].rows if self.chunks else None
+        if last is None or (last[CAUSE][-1], last[SUB][-1]) < (put[CAUSE][0], put[SUB][0]):
+            self.add(put)
+        else:
+            every = concat([self.all(), put])
+            self.chunks = []
+            self.add(take(every, np.lexsort((every[SUB], every[CAUSE]))))
+        return gone, put
+
+    def _with_keys(self, cause: Int64s, sub: Int64s) -> tuple[Int64s, Int64s]:
+        """Which of these keys are held, and the places of their rows."""
+        which, places = [NOTHING], [NOTHING]
+        base = 0
+        for chunk in self.chunks:
+            start, end = (np.searchsorted(chunk.rows[CAUSE], cause, side) for side in ("left", "right"))
+            for some, place in places_in_blocks(start, end - start, PLACES_AT_ONCE):
+                owner = np.arange(some.start, some.stop).repeat((end - start)[some])
+                found = (chunk.rows[SUB][place] == sub[owner]) & chunk.alive[place]
+                found &= chunk.rows[TIME][place] >= self.floor
+                which.append(owner[found])
+                places.append(place[found] + base)
+            base += len(chunk)
+        return np.concatenate(which), np.concatenate(places)
 
     def all(self) -> Columns:
         """All that is held, in order."""
-        parts = [take(chunk.rows, np.flatnonzero(self._kept(chunk))) for chunk in (*self.chunks, *self.waiting)]
+        parts = [take(chunk.rows, np.flatnonzero(self._kept(chunk))) for chunk in self.chunks]
         return concat(parts) if parts else self.empty
 
     def _kept(self, chunk: _Chunk) -> NDArray[np.bool_]:
@@ -134,36 +182,14 @@ class HeldRows:
     def _compact(self, chunk: _Chunk) -> _Chunk | None:
         if chunk.last < self.floor:
             return None
+        if self.floor < max(chunk.counted_at, chunk.first) + (chunk.last - chunk.first) // COUNTS_MOST:
+            return chunk
+        chunk.counted_at = self.floor
         kept = self._kept(chunk)
         many = int(kept.sum())
         if many * 2 >= len(chunk):
             return chunk
         return _Chunk(take(chunk.rows, np.flatnonzero(kept)), np.ones(many, np.bool_)) if many else None
-
-    def _settle(self) -> None:
-        """Merge what waits, so that there are O(log n) chunks."""
-        for chunk in self.waiting:
-            run, size = [chunk], len(chunk)
-            while self.chunks and len(self.chunks[-1]) <= 2 * size:
-                size += len(self.chunks[-1])
-                run.append(self.chunks.pop())
-            if len(run) > 1:
-                rows = concat([c.rows for c in reversed(run)])
-                chunk = _Chunk(rows, np.concatenate([c.alive for c in reversed(run)]))
-            self.chunks.append(chunk)
-        self.waiting = []
-
-
-def _among(rows: Columns, cause: Int64s, sub: Int64s) -> NDArray[np.bool_]:
-    """Which rows have one of these keys."""
-    n = len(rows[TIME])
-    if not n or not len(cause):
-        return np.zeros(n, np.bool_)
-    _, major = np.unique(np.concatenate([rows[CAUSE], cause]), return_inverse=True)
-    distinct, minor = np.unique(np.concatenate([rows[SUB], sub]), return_inverse=True)
-    code = major * len(distinct) + minor
-    found: NDArray[np.bool_] = np.isin(code[:n], code[n:])
-    return found
 
 
 # ---------------------------------------------------------------- which rows are equal
