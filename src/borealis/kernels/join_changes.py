@@ -47,8 +47,8 @@ def _value_numbers(values: pa.Array) -> Int64s:
         known: dict[str, int] = {}
         numbers = [known.setdefault(repr(value), len(known)) for value in values.to_pylist()]
         return np.array(numbers, np.int64)
-    codes = values.dictionary_encode(null_encoding="encode").indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    codes: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return codes
 
 
 # --- which row each one takes -----------------------------------------------------------------------------------------
@@ -99,7 +99,8 @@ def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
 
 def adds_row(kind: NDArray[np.int8]) -> Bools:
     """Which rows add one; the others take one back."""
-    return (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+    adds: Bools = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+    return adds
 
 
 def first_halves(kind: NDArray[np.int8], cause: Int64s, place: Int64s) -> Bools:

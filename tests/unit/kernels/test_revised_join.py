@@ -25,7 +25,7 @@ from borealis.tuples import FIRST_TIME, KIND, KIND_NAMES, LAST_TIME, TIME, Kind
 SIDES = ("left", "right")
 USER = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("unused", pa.int64())])
 SIGN = pa.field(KIND, pa.int8(), nullable=False)
-KEYS: list[Any] = [None, 0, 1]
+KEYS: list[Any] = [0, 0, 1, None]
 VALUES: list[Any] = [None, 0.0, -0.0, float("nan"), 1.5]
 ADD, D, UB, UA = Kind.INSERTION, Kind.DELETION, Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER
 
@@ -130,12 +130,12 @@ def cases(draw: st.DrawFn) -> Case:
     case = Case(signed, draw(st.booleans()), draw(st.integers(1, 6)), draw(st.integers(0, 6)), [])
     live: tuple[list[Row], list[Row]] = ([], [])
     now = 0
-    for _ in range(draw(st.integers(0, 14))):
+    for _ in range(draw(st.integers(1, 12))):
         event = Event()
         now += draw(st.integers(0, 2))
         sides = draw(st.sampled_from([(0,), (1,), (0, 1)]))
         for side in sides:
-            least = max(case.boundary(side, len(case.events)), -20) - (case.history if signed[side] else 0)
+            least = max(case.boundary(side, len(case.events)), -2) - (case.history if signed[side] else 0)
             row = st.builds(
                 Row,
                 st.just(ADD),
@@ -159,7 +159,7 @@ def cases(draw: st.DrawFn) -> Case:
                         event.rows[side].append(Row(UA, gone.time, gone.key, new.x, gone.s) if kept else new.of(UA))
                 if event.rows[side][-1].kind in (ADD, UA):
                     live[side].append(event.rows[side][-1])
-            rise = draw(st.sampled_from([None, None, now - 2, now, LAST_TIME]))
+            rise = draw(st.sampled_from([None, None, None, now - 3, now - 1, now, LAST_TIME]))
             if rise is not None and rise > case.boundary(side, len(case.events)):
                 event.bound[side] = rise
         case.events.append(event)
@@ -211,7 +211,7 @@ def cuts_of(case: Case, data: st.DataObject) -> list[int]:
 
 
 @given(case=cases(), tight=st.booleans())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_changes_add_up_to_the_join_of_what_lives(case: Case, tight: bool) -> None:
     n = len(case.events)
     with cramped() if tight else ExitStack():
@@ -232,7 +232,7 @@ def test_changes_add_up_to_the_join_of_what_lives(case: Case, tight: bool) -> No
 
 
 @given(case=cases(), tight=st.booleans(), data=st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_cut_gives_the_same_changes_and_state(case: Case, tight: bool, data: st.DataObject) -> None:
     cuts = cuts_of(case, data)
     with cramped() if tight else ExitStack():
@@ -245,7 +245,7 @@ def test_any_cut_gives_the_same_changes_and_state(case: Case, tight: bool, data:
 
 
 @given(case=cases(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_copy_that_applies_deltas_goes_on_as_the_one_that_made_them(case: Case, data: st.DataObject) -> None:
     cuts = cuts_of(case, data)
     changes, kernel, deltas = run(case, cuts)
@@ -265,7 +265,7 @@ def test_a_copy_that_applies_deltas_goes_on_as_the_one_that_made_them(case: Case
 
 
 @given(case=cases())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_held_is_what_lives_and_may_still_count(case: Case) -> None:
     n = len(case.events)
     _, kernel, _ = run(case, list(range(n + 1)))
@@ -280,7 +280,7 @@ def test_held_is_what_lives_and_may_still_count(case: Case) -> None:
         if case.signed[side] and promised[side] < LAST_TIME:
             revisable = [r for r in rows if r.time >= promised[side] - case.history]
             needs = min((needs, revisable), key=lambda some: -len(some))
-        assert held[TIME].to_pylist() == [row.time for row in needs]
+        assert sorted(held[TIME].to_pylist()) == sorted(row.time for row in needs)
 
 
 # ---------------------------------------------------------------- by hand
