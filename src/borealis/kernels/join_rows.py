@@ -15,7 +15,18 @@ import pyarrow as pa
 from borealis.errors import TrainError, brief
 from borealis.kernels.columns import column_numbers
 from borealis.kernels.flow import NOTHING, Flow, held_schema
-from borealis.kernels.join_changes import GONE, NEVER, NO_HEIRS, Heirs, adds_row, first_halves, match_taken, row_numbers
+from borealis.kernels.join_changes import (
+    GONE,
+    NEVER,
+    NO_HEIRS,
+    Heirs,
+    adds_row,
+    first_halves,
+    match_taken,
+    perhaps_among,
+    places_among,
+    row_numbers,
+)
 from borealis.kernels.join_index import Index, is_text, mixed_numbers, words_of
 from borealis.kernels.sorting import newest
 from borealis.state.delta import Change
@@ -136,7 +147,7 @@ class Side:
         takes = np.flatnonzero(~adds)
         held, candidates = self._held_like(train.take(takes))
         code = mixed_numbers([train.time, *train.words])
-        near = np.flatnonzero(np.isin(code, code[takes]))
+        near = perhaps_among(code[takes], code)
         some = joined([*candidates, train.take(near)])
         adding = np.concatenate([np.ones(len(held), np.bool_), adds[near]])
         taken = match_taken(row_numbers(some.rows, some.time), adding, some.cause)
@@ -323,7 +334,7 @@ class Pool:
 
     def end_of(self, places: Int64s) -> Int64s:
         """The cause that takes the row at each place back in this train."""
-        if not len(self.died):
-            return np.full(len(places), NEVER)
-        at = np.minimum(np.searchsorted(self.died, places), len(self.died) - 1)
-        return np.where(self.died[at] == places, self.ends[at], NEVER)
+        end = np.full(len(places), NEVER)
+        at, found = places_among(self.died, places)
+        end[found] = self.ends[at]
+        return end
