@@ -292,11 +292,15 @@ class Pool:
         """A chunk with these rows in it, and where in it they are; no large held chunk is copied for a few rows."""
         before = self.before
         old = np.unique(places[places < before]) if before else NOTHING
-        parts = [chunk.take(old[some] - base) for chunk, some, base in self._by_chunk(old)]
+        parts = self.held_rows(old)
         if not parts:
             return self.new, places - before
         moved = np.where(places < before, np.searchsorted(old, places), places - (before - len(old)))
         return joined([*parts, self.new]), moved
+
+    def held_rows(self, places: Int64s) -> list[Chunk]:
+        """The held rows at these places, which rise."""
+        return [chunk.take(places[some] - base) for chunk, some, base in self._by_chunk(places)]
 
     def _by_chunk(self, places: Int64s) -> Iterator[tuple[Chunk, slice, int]]:
         """The held chunks that have any of these places, which rise: which they are, and where the chunk begins."""
