@@ -21,7 +21,7 @@ from borealis.kernels.columns import places_in_blocks
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.join_changes import NEVER, results_in_order
 from borealis.kernels.join_index import Index, pairs_in_order
-from borealis.kernels.join_rows import Chunk, Pool, Side
+from borealis.kernels.join_rows import Chunk, Pool, Side, joined
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
@@ -174,8 +174,7 @@ class JoinKernel:
             died = own.died_held
             if not len(died):
                 continue
-            probe, at_died = own.gather(died)
-            probe = probe.take(at_died)
+            probe = joined(own.held_rows(died))
             window = self._window(probe.time)
             for chunk, base in zip(other.held, other.base.tolist(), strict=False):
                 for _, at, place in self._matches(probing, probe, window, chunk):

@@ -47,8 +47,8 @@ def _value_numbers(values: pa.Array) -> Int64s:
         known: dict[str, int] = {}
         numbers = [known.setdefault(repr(value), len(known)) for value in values.to_pylist()]
         return np.array(numbers, np.int64)
-    codes = values.dictionary_encode(null_encoding="encode").indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    codes: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return codes
 
 
 # --- which row each one takes -----------------------------------------------------------------------------------------
@@ -99,7 +99,8 @@ def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
 
 def adds_row(kind: NDArray[np.int8]) -> Bools:
     """Which rows add one; the others take one back."""
-    return (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+    adds: Bools = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+    return adds
 
 
 def first_halves(kind: NDArray[np.int8], cause: Int64s, place: Int64s) -> Bools:
@@ -132,33 +133,60 @@ class Heirs:
 
     def back(self, places: Int64s, cause: Int64s) -> Int64s:
         """The places, and for those that came for another at this very cause, the other's."""
-        if not len(self):
-            return places
         order = np.argsort(self.heir)
         at, found = _look_up(self.heir[order], self.cause[order], places, cause)
-        return np.where(found, self.old[order][at], places)
+        return _replaced(places, found, self.old[order][at])
 
     def forth(self, places: Int64s, cause: Int64s) -> Int64s:
         """The places, and for those that another came for at this very cause, the other's."""
-        if not len(self):
-            return places
         at, found = _look_up(self.old, self.cause, places, cause)
-        return np.where(found, self.heir[at], places)
+        return _replaced(places, found, self.heir[at])
 
     def shown(self, places: Int64s, cause: Int64s) -> Bools:
         """Whether results show that another came for the row at this very cause."""
-        if not len(self):
-            return np.zeros(len(places), np.bool_)
         at, found = _look_up(self.old, self.cause, places, cause)
-        return found & ~self.alike[at]
+        shown = np.zeros(len(places), np.bool_)
+        shown[found] = ~self.alike[at]
+        return shown
 
 
 NO_HEIRS = Heirs(NOTHING, NOTHING, NOTHING, np.empty(0, np.bool_))
 
 
-def _look_up(known: Int64s, when: Int64s, places: Int64s, cause: Int64s) -> tuple[Int64s, Bools]:
-    at = np.minimum(np.searchsorted(known, places), len(known) - 1)
-    return at, (known[at] == places) & (when[at] == cause)
+def _look_up(known: Int64s, when: Int64s, places: Int64s, cause: Int64s) -> tuple[Int64s, Int64s]:
+    at, found = places_among(known, places)
+    same = when[at] == cause[found]
+    return at[same], found[same]
+
+
+def _replaced(places: Int64s, at: Int64s, others: Int64s) -> Int64s:
+    if not len(at):
+        return places
+    places = places.copy()
+    places[at] = others
+    return places
+
+
+def perhaps_among(few: Int64s, numbers: Int64s) -> Int64s:
+    """Where numbers stand of which nearly all are among the few, and all that are; by one look at each."""
+    mask = (1 << len(few).bit_length() + 5) - 1
+    marked = np.zeros(mask + 1, np.bool_)
+    marked[few & mask] = True
+    return np.flatnonzero(marked[numbers & mask])
+
+
+def places_among(few: Int64s, numbers: Int64s) -> tuple[Int64s, Int64s]:
+    """Of the numbers that are among the few, which rise: where among them each is, and where it stands.
+
+    >>> [places.tolist() for places in places_among(np.array([3, 5]), np.array([5, 4, 3, 5]))]
+    [[1, 0, 1], [0, 2, 3]]
+    """
+    if not len(few):
+        return NOTHING, NOTHING
+    found = perhaps_among(few, numbers)
+    at = np.minimum(np.searchsorted(few, numbers[found]), len(few) - 1)
+    same = few[at] == numbers[found]
+    return at[same], found[same]
 
 
 @dataclass(frozen=True)
@@ -189,6 +217,5 @@ def results_in_order(
     pairs = np.flatnonzero(first)
     when = cause[pairs]
     shown = left.shown(l_place[pairs], when) | right.shown(r_place[pairs], when)
-    l_place = np.where(comes, left.forth(l_place, cause), l_place)
-    r_place = np.where(comes, right.forth(r_place, cause), r_place)
-    return Results(cause, l_place, r_place, comes, pairs, shown)
+    when = np.where(comes, cause, GONE)  # what goes is of the old rows
+    return Results(cause, left.forth(l_place, when), right.forth(r_place, when), comes, pairs, shown)

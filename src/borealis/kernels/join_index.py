@@ -175,9 +175,9 @@ class Index:
     def places_of(self, words: list[Int64s], time: Int64s) -> Int64s:
         """Where rows stand that may have the key and have the time of any of these; rising."""
         _, start, end = self.slices(words, time, time)
-        some = end > start  # an empty one may begin where another does
-        start, first = np.unique(start[some], return_index=True)  # slices of one moment are the same or apart
-        count = end[some][first] - start
+        found = end > start
+        start, end = np.unique(start[found]), np.unique(end[found])  # slices of one moment are the same or apart
+        count = end - start
         return np.sort(self.places[np.repeat(start - (np.cumsum(count) - count), count) + np.arange(count.sum())])
 
 

@@ -15,7 +15,18 @@ import pyarrow as pa
 from borealis.errors import TrainError, brief
 from borealis.kernels.columns import column_numbers
 from borealis.kernels.flow import NOTHING, Flow, held_schema
-from borealis.kernels.join_changes import GONE, NEVER, NO_HEIRS, Heirs, adds_row, first_halves, match_taken, row_numbers
+from borealis.kernels.join_changes import (
+    GONE,
+    NEVER,
+    NO_HEIRS,
+    Heirs,
+    adds_row,
+    first_halves,
+    match_taken,
+    perhaps_among,
+    places_among,
+    row_numbers,
+)
 from borealis.kernels.join_index import Index, is_text, mixed_numbers, words_of
 from borealis.kernels.sorting import newest
 from borealis.state.delta import Change
@@ -136,7 +147,7 @@ class Side:
         takes = np.flatnonzero(~adds)
         held, candidates = self._held_like(train.take(takes))
         code = mixed_numbers([train.time, *train.words])
-        near = np.flatnonzero(np.isin(code, code[takes]))
+        near = perhaps_among(code[takes], code)
         some = joined([*candidates, train.take(near)])
         adding = np.concatenate([np.ones(len(held), np.bool_), adds[near]])
         taken = match_taken(row_numbers(some.rows, some.time), adding, some.cause)
@@ -281,11 +292,15 @@ class Pool:
         """A chunk with these rows in it, and where in it they are; no large held chunk is copied for a few rows."""
         before = self.before
         old = np.unique(places[places < before]) if before else NOTHING
-        parts = [chunk.take(old[some] - base) for chunk, some, base in self._by_chunk(old)]
+        parts = self.held_rows(old)
         if not parts:
             return self.new, places - before
         moved = np.where(places < before, np.searchsorted(old, places), places - (before - len(old)))
         return joined([*parts, self.new]), moved
+
+    def held_rows(self, places: Int64s) -> list[Chunk]:
+        """The held rows at these places, which rise."""
+        return [chunk.take(places[some] - base) for chunk, some, base in self._by_chunk(places)]
 
     def _by_chunk(self, places: Int64s) -> Iterator[tuple[Chunk, slice, int]]:
         """The held chunks that have any of these places, which rise: which they are, and where the chunk begins."""
@@ -323,7 +338,7 @@ class Pool:
 
     def end_of(self, places: Int64s) -> Int64s:
         """The cause that takes the row at each place back in this train."""
-        if not len(self.died):
-            return np.full(len(places), NEVER)
-        at = np.minimum(np.searchsorted(self.died, places), len(self.died) - 1)
-        return np.where(self.died[at] == places, self.ends[at], NEVER)
+        end = np.full(len(places), NEVER)
+        at, found = places_among(self.died, places)
+        end[found] = self.ends[at]
+        return end
