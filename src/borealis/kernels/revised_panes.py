@@ -53,7 +53,7 @@ class RevisedPanes(AggregateKernel):
         names = dict.fromkeys(name for call in calls for name in call.columns)
         self.arguments = {name: f"x{i}" for i, name in enumerate(names)}  # to the name in a table
         self.versions: Columns | None = None  # of panes revised in this train, the ones before the last
-        self.begin = NOTHING  # where there are such: since when the open entries hold
+        self.open_since = NOTHING  # where there are such: since when the open entries hold
         self.entries_of = NOTHING  # how many entries each group has, by its number
         self.left: list[Int64s] = []  # groups that lost entries in this train
 
@@ -245,8 +245,8 @@ class RevisedPanes(AggregateKernel):
         if not last.all():
             self.versions = take(versions, np.flatnonzero(~last & filled))
             at, found = self._find(final[PANE], final[GROUP])
-            self.begin = np.full(len(self.open[PANE]), FIRST_TIME)
-            self.begin[at[found]] = versions[FROM][last][found]
+            self.open_since = np.full(len(self.open[PANE]), FIRST_TIME)
+            self.open_since[at[found]] = versions[FROM][last][found]
         return final
 
     # -- windows that close
@@ -255,7 +255,7 @@ class RevisedPanes(AggregateKernel):
         parts = super()._parts()
         if self.versions is None:
             return parts
-        begins = [*(np.full(len(part[PANE]), FIRST_TIME) for part in parts[:-1]), self.begin]
+        begins = [*(np.full(len(part[PANE]), FIRST_TIME) for part in parts[:-1]), self.open_since]
         return [p | {FROM: b, UNTIL: np.full(len(b), LAST_TIME)} for p, b in zip(parts, begins, strict=True)]
 
     def _closing(self, bounds: Bounds) -> Columns | None:

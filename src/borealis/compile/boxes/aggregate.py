@@ -11,16 +11,16 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
-from borealis.compile.lowering import Lowering, unchanged
+from borealis.compile.lowering import Lowering, to_arrow, unchanged
 from borealis.compile.types import POSITION, plain_column, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.durations import CountWindow, Window
+from borealis.kernels import revised_windows
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.count_windows import CountWindows
-from borealis.kernels.revised_windows import RevisedWindows
-from borealis.kernels.step import schema_text
+from borealis.kernels.step import Step, schema_text
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import KIND, TIME
 
@@ -200,9 +200,10 @@ def lower(box: Aggregate, low: Lowering) -> None:
     if op != "aggregate":
         options["timeout"] = timeout
     if low.revised(source):
-        op, tables = "revised_windows", RevisedWindows.tables
-        options["history"] = low.history(box)
+        op, options["history"] = "revised_windows", low.history(box)
         schema = schema.add(KIND, T.ByteType())
+        step = Step(op, box.name, [source], box.name, True, schema_text(to_arrow(schema)), options)
+        tables = revised_windows.make(step).tables  # what it keeps hangs on its functions
     if op == "count_windows":  # which tuples are in a window must not hang on their order of arrival
         options["order"] = [c for c in dict.fromkeys(columns.values()) if sorted_by(kinds[c].dataType)]
     windows = f"{box.name}~windows"
