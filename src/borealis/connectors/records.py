@@ -393,8 +393,10 @@ class CsvRecords:
 
     def rows(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """What Arrow's reader has read, as the declared types."""
-        texts = [_text(column, field) for column, field in zip(columns, self._schema, strict=True)]
-        return fit(pa.RecordBatch.from_arrays(texts, names=self._schema.names), self._schema, RECORD, text=True)
+        fields = list(self._schema)[: len(columns)]  # a file need not have kinds, which come last
+        texts = [_text(column, field) for column, field in zip(columns, fields, strict=True)]
+        batch = pa.RecordBatch.from_arrays(texts, names=[field.name for field in fields])
+        return fit(batch, self._schema, RECORD, text=True)
 
     def _no_row(self, record: bytes, error: pa.ArrowInvalid) -> InputError:
         text = record.decode(errors="replace")

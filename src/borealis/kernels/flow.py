@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.of_schema import OfSchema
-from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int8s, Int64s
+from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
 
 NOTHING: Int64s = np.empty(0, np.int64)
 HEAD = (CAUSE, SUB, TIME)  # the first columns of rows that a kernel holds
@@ -35,7 +35,7 @@ class Bounds:
 class Flow:
     """Rows sorted by (cause, sub), unique in it. The arrays have one entry per row.
 
-    `kind` is there only on arrows that carry revisions: without it, all are insertions.
+    On arrows that carry revisions the last column of the rows is their `Kind`: without it, all are insertions.
     """
 
     rows: pa.Table
@@ -43,7 +43,6 @@ class Flow:
     cause: Int64s
     sub: Int64s
     bounds: Bounds
-    kind: Int8s | None = None  # a `Kind` for each row
 
     def __len__(self) -> int:
         return len(self.time)
@@ -54,8 +53,7 @@ class Flow:
 
     def at(self, index: Int64s, rows: pa.Table) -> Flow:
         """The same with rows that were taken already."""
-        kind = None if self.kind is None else self.kind[index]
-        return Flow(rows, self.time[index], self.cause[index], self.sub[index], self.bounds, kind)
+        return Flow(rows, self.time[index], self.cause[index], self.sub[index], self.bounds)
 
     def with_rows(self, rows: pa.Table) -> Flow:
         """The same tuples with other columns."""

@@ -22,14 +22,14 @@ UNKNOWN = -1  # what stands for no kind
 def kinds_of(rows: pa.Table | pa.RecordBatch) -> Int8s:
     """The kinds of an input's rows, as users write them: insertions where nothing is said.
 
-    >>> kinds_of(pa.table({"_kind": ["-D", None, "+U", "?"]})).tolist()
-    [1, 0, 3, -1]
+    >>> kinds_of(pa.table({"_kind": ["-D", None, "+U", "", "?"]})).tolist()
+    [1, 0, 3, 0, -1]
     """
     if KIND not in rows.schema.names or rows.column(KIND).null_count == rows.num_rows:
         return np.zeros(rows.num_rows, np.int8)
-    given = whole(rows.column(KIND)).fill_null(KIND_NAMES[Kind.INSERTION])
-    found = pc.index_in(given, pa.array(KIND_NAMES)).fill_null(UNKNOWN)
-    kinds: Int8s = found.to_numpy().astype(np.int8)
+    given = whole(rows.column(KIND)).fill_null("")
+    found = pc.index_in(given, pa.array([*KIND_NAMES, ""])).fill_null(UNKNOWN).to_numpy().astype(np.int8)
+    kinds: Int8s = np.where(found == len(KIND_NAMES), np.int8(Kind.INSERTION), found)
     return kinds
 
 

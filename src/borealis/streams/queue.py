@@ -72,11 +72,9 @@ class OutputQueue:
         next_id: int = 0,
         standing: int = FIRST_TIME,
         incarnation: int = 0,
-        revised: bool = False,
         machine: Machine = HERE,
     ) -> None:
         self.stream, self.schema = stream, schema
-        self.revised = revised  # tuples have kinds
         self.incarnation = incarnation  # of the unit that writes it; 0: nothing protects it
         self.limits = limits or QueueLimits()
         self.epoch = epoch or machine.chance.token()
@@ -456,8 +454,8 @@ class OutputQueue:
             raise ValueError(f"a section from {begin} cannot follow {end} in stream {self.stream}")
         if len(section) and self.ended:
             raise ValueError(f"stream {self.stream} has ended: no tuple can follow")
-        if section.undo or (section.kind is not None and not self.revised):
-            raise ValueError(f"a section that revises in stream {self.stream}, which does not")
+        if section.undo:
+            raise ValueError(f"a section that takes back what stream {self.stream} has given")
         if not section.rows.schema.equals(self.schema):
             raise ValueError(f"a section of {section.rows.schema} in stream {self.stream} of {self.schema}")
 

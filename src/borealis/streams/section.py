@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.of_schema import OfSchema
-from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, TIME, Int8s, Int64s, Kind, with_header
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s, kinds_apart, with_header
 
 NOTHING: Int64s = np.empty(0, np.int64)
 Place = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
@@ -27,8 +27,8 @@ Place = tuple[int, int]  # in a stream: the id of the next tuple, and the bounda
 class Section:
     """Tuples `first` to `stop` (exclusive) of a stream, in order, and the boundaries with `first <= at <= stop`.
 
-    `kind` is there only on streams that carry revisions: without it, all are insertions. A section is stable or
-    tentative as a whole, and one with `undo` takes back what was sent from `first` on before it brings its own tuples.
+    On streams that carry revisions the last column is the tuples' `Kind`: without it, all are insertions. A section is
+    stable or tentative as a whole; one with `undo` takes back what was sent from `first` on, and then brings its own.
     """
 
     first: int
@@ -37,7 +37,6 @@ class Section:
     at: Int64s  # for each boundary the id of the tuple it stands before, not falling
     bound: Int64s  # the times of the boundaries, rising, each above `standing`
     standing: int = FIRST_TIME  # the boundary in force before all of this
-    kind: Int8s | None = None  # a `Kind` for each tuple
     stable: bool = True
     undo: bool = False
 
@@ -64,19 +63,17 @@ class Section:
         return int(self.rows.nbytes) + 8 * len(self.time) + 16 * len(self.at) + 64
 
     def batch(self, schema: pa.Schema | None = None) -> pa.RecordBatch:
-        """The tuples with the columns of `wire_schema`: the user's, then their times, and kinds if there are any."""
-        schema = schema or wire_schema(self.rows.schema, revised=self.kind is not None)
+        """The tuples with the columns of `wire_schema`: their own, then their times."""
         columns = [*self.rows.columns, _column(pa.int64(), self.time, np.int64)]
-        if len(schema) > len(columns):
-            columns.append(_column(pa.int8(), kinds(self), np.int8))
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays(columns, schema=schema or wire_schema(self.rows.schema))
 
     def table(self) -> pa.Table:
         return pa.Table.from_batches([self.batch()])
 
     def with_header(self) -> pa.Table:
         """The tuples with their headers in front, as users see them."""
-        return with_header(pa.table(self.rows), self.first, self.time, self.kind, self.stable)
+        rows, kind = kinds_apart(pa.table(self.rows))
+        return with_header(rows, self.first, self.time, kind, self.stable)
 
     def since(self, start: int) -> Section:
         """The tuples from `start` on, with the boundaries at `start` and later."""
@@ -142,8 +139,6 @@ class Section:
         """A ValueError if it is no section at all."""
         if self.rows.num_rows != len(self.time):
             raise ValueError(f"a section with {self.rows.num_rows} rows and {len(self.time)} times")
-        if self.kind is not None and len(self.kind) != len(self.time):
-            raise ValueError(f"a section with {len(self.time)} tuples and {len(self.kind)} kinds")
         at, bound = self.at, self.bound
         if len(at) != len(bound):
             raise ValueError(f"a section with {len(bound)} boundaries at {len(at)} ids")
@@ -155,8 +150,7 @@ class Section:
             raise ValueError(f"boundaries do not rise: {bound} after {self.standing}")
 
     def _tuples(self, start: int, stop: int) -> Section:
-        kind = None if self.kind is None else self.kind[start:stop]
-        return replace(self, rows=self.rows.slice(start, stop - start), time=self.time[start:stop], kind=kind)
+        return replace(self, rows=self.rows.slice(start, stop - start), time=self.time[start:stop])
 
 
 def section(
@@ -177,11 +171,9 @@ def from_batch(
     stable: bool = True,
     undo: bool = False,
 ) -> Section:
-    """A section from `Section.batch`; `schema` has the user's columns, `bounds` what stands where."""
+    """A section from `Section.batch`; `schema` has the columns before the times, `bounds` what stands where."""
     rows = pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
-    time, *kind = batch.columns[len(schema) :]
-    kinds = _numbers(kind[0], np.int8) if kind else None
-    return Section(first, rows, _numbers(time, np.int64), *bounds, kinds, stable, undo)
+    return Section(first, rows, _numbers(batch.columns[len(schema)], np.int64), *bounds, stable, undo)
 
 
 def _column(kind: pa.DataType, numbers: NDArray[Any], plain: type[np.generic]) -> pa.Array:
@@ -217,12 +209,7 @@ def joined(parts: list[Section]) -> Section:
         time=np.concatenate([p.time for p in parts]),
         at=np.concatenate([p.at for p in parts]),
         bound=np.concatenate([p.bound for p in parts]),
-        kind=None if all(p.kind is None for p in parts) else np.concatenate([kinds(p) for p in parts]),
     )
-
-
-def kinds(section: Section) -> Int8s:
-    return np.full(len(section), Kind.INSERTION, np.int8) if section.kind is None else section.kind
 
 
 def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -231,7 +218,6 @@ def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     return batches[0] if batches else empty_rows(schema)
 
 
-def wire_schema(schema: pa.Schema, revised: bool = False) -> pa.Schema:
-    """The columns of a stream as they travel: the user's, `_time`, and `_kind` on streams that carry revisions."""
-    timed = schema.append(pa.field(TIME, pa.int64(), nullable=False))
-    return timed.append(pa.field(KIND, pa.int8(), nullable=False)) if revised else timed
+def wire_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a stream as they travel: the tuples' own, and behind them their times."""
+    return schema.append(pa.field(TIME, pa.int64(), nullable=False))

@@ -45,7 +45,7 @@ class QueueSnapshot:
             head = {name: getattr(self, name) for name in _FACTS} | {"sections": []}
             return frame.pack(MARK, head, _no_sections(self.schema))
         tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
-        schema = wire_schema(self.schema, revised=any(s.kind is not None for s in self.sections))
+        schema = wire_schema(self.schema)
         with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
             for s in self.sections:
                 rows.write_batch(s.batch(schema))

@@ -77,7 +77,7 @@ class ServedFeed:
             self.close()
             raise
         facts = StreamFacts(stream=wanted.stream, epoch=queue.epoch, first=self._next, incarnation=queue.incarnation)
-        self.schema = wire_schema(queue.schema, queue.revised).with_metadata({FACTS: facts.encode()})
+        self.schema = wire_schema(queue.schema).with_metadata({FACTS: facts.encode()})
 
     def __iter__(self) -> ServedFeed:
         return self

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from borealis.errors import WireError
 from borealis.streams.section import Section, from_batch, wire_schema
-from borealis.tuples import KIND, LAST_TIME, TIME
+from borealis.tuples import LAST_TIME, TIME
 from borealis.wire.feed import FACTS
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.transport import Chunk
@@ -26,9 +26,8 @@ class WireSubscription:
         self._pushed, self.address, self._stop = pushed, pushed.address, wanted.stop
         schema = pushed.schema
         facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
-        self.revised = schema.names[-1:] == [KIND]
-        self.schema = pa.schema(list(schema)[: -2 if self.revised else -1])
-        if not schema.remove_metadata().equals(wire_schema(self.schema, self.revised)):
+        self.schema = pa.schema(list(schema)[:-1])
+        if not schema.remove_metadata().equals(wire_schema(self.schema)):
             raise WireError(f"{self.address} serves {wanted.stream} without '{TIME}'")
         self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
         self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it

@@ -15,7 +15,7 @@ import pytest
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.streams import held
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits
-from borealis.streams.section import NOTHING, Section, kinds
+from borealis.streams.section import NOTHING, Section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
@@ -516,39 +516,31 @@ def test_other_bytes_are_no_snapshot(data: bytes) -> None:
         QueueSnapshot.from_bytes(data)
 
 
-# -- revisions and tentative tuples: they are carried, and nobody makes them yet
+# -- tentative tuples: they are carried, and nobody makes them yet
 
 
-def a_section(queue: OutputQueue, n: int, stable: bool = True, revised: bool = False) -> Section:
+def a_section(queue: OutputQueue, n: int, stable: bool = True) -> Section:
     ids = np.arange(queue.next_id, queue.next_id + n)
-    kind = np.resize(np.array([2, 3], np.int8), n) if revised else None
     rows = pa.record_batch([ids], schema=SCHEMA)
-    return Section(queue.next_id, rows, ids * 10, NOTHING, NOTHING, queue.boundary, kind, stable)
+    return Section(queue.next_id, rows, ids * 10, NOTHING, NOTHING, queue.boundary, stable)
 
 
 def test_what_is_read_at_once_is_stable_or_tentative_as_a_whole() -> None:
-    queue = OutputQueue("s", SCHEMA, revised=True)
-    for n, stable, revised in ((2, True, False), (2, True, True), (3, False, True), (1, False, False)):
-        queue.append(a_section(queue, n, stable, revised))
+    queue = OutputQueue("s", SCHEMA)
+    for n, stable in ((2, True), (2, True), (3, False), (1, False)):
+        queue.append(a_section(queue, n, stable))
     first = queue.read(0, FIRST_TIME, 0)
     assert first is not None
-    assert (len(first), first.stable, kinds(first).tolist()) == (4, True, [0, 0, 2, 3])
+    assert (len(first), first.stable) == (4, True)
     second = queue.read(4, FIRST_TIME, 0)
     assert second is not None
-    assert (len(second), second.stable, kinds(second).tolist()) == (4, False, [2, 3, 2, 0])
+    assert (len(second), second.stable) == (4, False)
     again = QueueSnapshot.from_bytes(queue.snapshot().to_bytes())
-    assert [(len(s), s.stable, kinds(s).tolist()) for s in again.sections] == [
-        (2, True, [0, 0]),
-        (2, True, [2, 3]),
-        (3, False, [2, 3, 2]),
-        (1, False, [0]),
-    ]
+    assert [(len(s), s.stable) for s in again.sections] == [(2, True), (2, True), (3, False), (1, False)]
     assert again.schema.equals(SCHEMA)
 
 
-def test_a_stream_without_revisions_takes_none() -> None:
+def test_nothing_is_taken_back_yet() -> None:
     queue = OutputQueue("s", SCHEMA)
-    with pytest.raises(ValueError, match="a section that revises in stream s"):
-        queue.append(a_section(queue, 2, revised=True))
-    with pytest.raises(ValueError, match="a section that revises in stream s"):
+    with pytest.raises(ValueError, match="takes back what stream s has given"):
         queue.append(dataclasses.replace(a_section(queue, 2), undo=True))

@@ -15,11 +15,10 @@ from borealis.streams.section import (
     empty_rows,
     from_batch,
     joined,
-    kinds,
     section,
     wire_schema,
 )
-from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s, Kind
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, Int64s, Kind
 
 SCHEMA = pa.schema([("v", pa.int64())])
 
@@ -100,28 +99,24 @@ def test_time_travels_behind_the_columns() -> None:
     assert wire_schema(SCHEMA).names == ["v", "_time"]
 
 
-# -- kind, stability, undo
-
-KINDS = np.array([Kind.INSERTION, Kind.DELETION, Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER], np.int8)
+# -- stability, undo
 
 
-def revised(first: int, n: int, *bounds: tuple[int, int], stable: bool = True, undo: bool = False) -> Section:
-    return replace(some(first, n, *bounds), kind=np.resize(KINDS, n), stable=stable, undo=undo)
+def tentative(first: int, n: int, *bounds: tuple[int, int], stable: bool = False, undo: bool = False) -> Section:
+    return replace(some(first, n, *bounds), stable=stable, undo=undo)
 
 
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("at", [10, 12, 14])
-def test_a_cut_keeps_kinds_and_stability_and_leaves_the_undo_in_front(at: int, stable: bool) -> None:
-    one = revised(10, 4, (11, 3), (12, 5), stable=stable, undo=True)
+def test_a_cut_keeps_stability_and_leaves_the_undo_in_front(at: int, stable: bool) -> None:
+    one = tentative(10, 4, (11, 3), (12, 5), stable=stable, undo=True)
     early, late = one.until(at), one.since(at)
     assert [early.stable, late.stable] == [stable, stable]
     assert early.undo
     assert late.undo == (at == 10)
-    assert [*kinds(early), *kinds(late)] == [*KINDS]
     whole = late if at == 10 else joined([early, late])
     assert told(whole) == told(one)
-    assert (whole.stable, whole.undo, [*kinds(whole)]) == (stable, True, [*KINDS])
-    assert kinds(one.above(4)).tolist() == KINDS.tolist()
+    assert (whole.stable, whole.undo) == (stable, True)
 
 
 def test_only_what_is_alike_becomes_one() -> None:
@@ -130,26 +125,25 @@ def test_only_what_is_alike_becomes_one() -> None:
         assert not some(0, 2).is_continued_by(other)
         with pytest.raises(ValueError, match="do not follow"):
             joined([some(0, 2), other])
-    mixed = joined([some(0, 2), revised(2, 4)])
-    assert kinds(mixed).tolist() == [0, 0, *KINDS]
 
 
-@pytest.mark.parametrize("one", [some(3, 2, (4, 9)), revised(3, 6, (5, 1), stable=False, undo=True)])
+@pytest.mark.parametrize("one", [some(3, 2, (4, 9)), tentative(3, 6, (5, 1), undo=True)])
 def test_a_section_comes_back_from_its_batch(one: Section) -> None:
     batch = one.batch()
-    assert batch.schema == wire_schema(SCHEMA, revised=one.kind is not None)
+    assert batch.schema == wire_schema(SCHEMA)
     bounds = (one.at, one.bound, one.standing)
     for data, begin in ((batch, 0), (pa.concat_batches([batch, batch]).slice(len(one)), 0), (batch.slice(1), 1)):
         back = from_batch(data, SCHEMA, one.first, bounds, stable=one.stable, undo=one.undo)
         assert back.rows.equals(one.rows.slice(begin))
         assert back.time.tolist() == one.time[begin:].tolist()
-        assert (back.kind is None) == (one.kind is None)
-        assert kinds(back).tolist() == kinds(one)[begin:].tolist()
         assert (back.stable, back.undo) == (one.stable, one.undo)
 
 
 def test_users_see_kinds_by_the_names_they_know() -> None:
-    seen = revised(7, 4, stable=False).with_header().to_pydict()
+    one = tentative(7, 4)
+    kinds = pa.array([Kind.INSERTION, Kind.DELETION, Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER], pa.int8())
+    seen = replace(one, rows=one.rows.append_column(KIND, kinds)).with_header().to_pydict()
     assert seen["_kind"] == ["+I", "-D", "-U", "+U"]
+    assert list(seen) == ["_id", "_time", "_kind", "_stable", "v"]
     assert seen["_stable"] == [False] * 4
     assert some(7, 2).with_header().to_pylist()[1] == {"_id": 8, "_time": 80, "_kind": "+I", "_stable": True, "v": 8}
