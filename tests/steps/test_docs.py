@@ -29,6 +29,7 @@ PAGES = [
     "docs/files.md",
     "docs/errors.md",
     "docs/late.md",
+    "docs/revisions.md",
     "docs/coming-from.md",
     *(f"docs/boxes/{page.name}" for page in sorted((ROOT / "docs/boxes").glob("*.md"))),
 ]
