@@ -52,22 +52,23 @@ class Groups:
             codes, keys = np.zeros(rows, np.int64), _keys([], min(rows, 1))
         else:
             codes, keys = _distinct([normal_floats(whole(c)) for c in columns])
-        numbers = np.empty(len(keys), np.int64)
+        found = list(map(self._number.get, keys))
         fresh: list[int] = []
-        get = self._number.get
-        for i, key in enumerate(keys):
-            number = get(key)
-            if number is None:
-                if self._free:
-                    number = heapq.heappop(self._free)
-                    self._key[number] = key
-                else:
-                    number = len(self._key)
-                    self._key.append(key)
-                self._number[key] = number
-                fresh.append(number)
-            numbers[i] = number
-        return numbers[codes], fresh
+        if None in found:
+            fresh = self._name([key for key, number in zip(keys, found, strict=True) if number is None])
+            found = list(map(self._number.get, keys))
+        return np.array(found, np.int64)[codes], fresh
+
+    def _name(self, keys: list[Hashable]) -> list[int]:
+        """Numbers for new keys, the least first."""
+        used = [heapq.heappop(self._free) for _ in range(min(len(keys), len(self._free)))]
+        for number, key in zip(used, keys, strict=False):
+            self._key[number] = key
+        more = range(len(self._key), len(self._key) + len(keys) - len(used))
+        self._key += keys[len(used) :]
+        numbers = [*used, *more]
+        self._number.update(zip(keys, numbers, strict=True))
+        return numbers
 
     def put(self, numbers: list[int], columns: list[pa.Array]) -> None:
         """Take over numbers that another copy gave out."""
@@ -124,8 +125,12 @@ def _distinct(columns: list[pa.Array]) -> tuple[Int64s, list[Hashable]]:
 def _keys(columns: list[pa.Array], rows: int) -> list[Hashable]:
     if not columns:
         return [()] * rows
-    lists = [[_NAN if v != v else v for v in c.to_pylist()] for c in columns]
-    return list(zip(*lists, strict=True))
+    return list(zip(*map(_values, columns), strict=True))
+
+
+def _values(column: pa.Array) -> list[Hashable]:
+    values = column.to_pylist()
+    return [_NAN if v != v else v for v in values] if pa.types.is_floating(column.type) else values
 
 
 class Grouped:

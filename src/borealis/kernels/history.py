@@ -158,16 +158,18 @@ class HistoryKernel:
         """Hold what the places say, and nothing that is behind the history; `number` has the keys of the train."""
         base = len(self.held)
         floor_before, floor = (int(self._floors(np.array([b]))[0]) for b in (bounds.standing, bounds.final))
-        touched = np.unique(number)
+        mine = np.zeros(len(self.place), np.bool_)
+        mine[number] = True
         time = column_numbers(both, TIME)
         if floor > floor_before:
             used = np.flatnonzero(self.place != NONE)
             old = used[time[self.place[used]] < floor]
             self.swept[self.place[old][self.place[old] < base]] = True
             self.place[old] = NONE
-            touched = np.union1d(touched, old)
+            mine[old] = True
         gone = self.gone[time[self.gone] >= floor]
         self.swept[self.gone] = True
+        touched = np.flatnonzero(mine)
         places = self.place[touched]
         self.groups.cut(touched[places == NONE].tolist())
         fresh = np.sort(places[places >= base])
