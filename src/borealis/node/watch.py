@@ -75,12 +75,15 @@ class _HangUp:
             with suppress(OSError):
                 self._line = self._network.line(self._address, self._within)
 
-    def wait(self, seconds: float) -> None:
-        """For so long, or until the line is cut."""
+    def wait(self, seconds: float) -> bool:
+        """For so long, or until the line is cut; whether it was."""
         if self._line is None:
             self._clock.sleep(max(0.0, seconds))
-        elif self._line.wait(seconds):
+            return False
+        cut = self._line.wait(seconds)
+        if cut:
             self.close()
+        return cut
 
     def close(self) -> None:
         line, self._line = self._line, None
@@ -115,10 +118,12 @@ class _Watched:
             self._pace = self.detector.pace = pace
 
     def _ping_forever(self) -> None:
+        hung_up = False  # since it was last seen alive: a process that ends may be in the midst of it
         while not self._stopped.is_set():
             due = self._clock.now() + self._pace.every_s
             health = self._look()
-            if self._refuses:  # its machine says that it is gone: to make sure takes no time
+            hung_up = hung_up and health != "alive"
+            if self._refuses or hung_up:  # its machine says that it is gone: to make sure takes no time
                 due = min(due, self._clock.now() + self._pace.every_s / HURRY)
             if health == "dead":
                 self.over = True
@@ -128,7 +133,7 @@ class _Watched:
                 break
             if health == "alive":
                 self._line.listen()
-            self._line.wait(due - self._clock.now())
+            hung_up = self._line.wait(due - self._clock.now()) or hung_up
         self._peer.close()
         self._line.close()
 
