@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.kernels.columns import Columns, concat, places_in_blocks, take, whole
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.groups import GROUP
 from borealis.kernels.join_index import Index
+from borealis.kernels.kinds import identities
 from borealis.kernels.xxhash import can_hash, xxhash64
 from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
 
@@ -193,21 +193,6 @@ class HeldRows:
 
 
 # ---------------------------------------------------------------- which rows are equal
-
-
-def identities(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    """A number for each value, the same for the same: nulls are, NaNs are, the two zeros are not.
-
-    >>> identities(pa.array([0.0, -0.0, None, float("nan"), None])).tolist()
-    [0, 1, 2, 3, 2]
-    """
-    values = whole(column)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
-    if pa.types.is_nested(values.type):
-        values = pa.array([repr(value) for value in values.to_pylist()], pa.string())
-    numbers: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
-    return numbers
 
 
 def fingerprints(columns: list[pa.ChunkedArray], rows: int) -> Int64s:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import whole
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.join_index import pairs_in_order
 from borealis.tuples import Int64s, Kind
@@ -24,31 +22,6 @@ GONE = -(2**63)  # of a row that an earlier train took back
 
 
 # --- equal rows -------------------------------------------------------------------------------------------------------
-
-
-def row_numbers(rows: pa.Table, time: Int64s) -> Int64s:
-    """A number for each row: equal for rows that are equal in time and, bit for bit, in all columns.
-
-    >>> row_numbers(pa.table({"x": [0.0, -0.0, None, None, 0.0]}), np.array([1, 1, 1, 1, 2])).tolist()
-    [0, 1, 2, 2, 3]
-    """
-    _, numbers = np.unique(time, return_inverse=True)
-    for column in rows.columns:
-        values = _value_numbers(whole(column))
-        _, numbers = np.unique(numbers * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
-    return numbers.astype(np.int64, copy=False)
-
-
-def _value_numbers(values: pa.Array) -> Int64s:
-    """A number for each value, in no order, less than how many there are; null is a value."""
-    if pa.types.is_floating(values.type):
-        values = values.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[values.type.bit_width])
-    if pa.types.is_nested(values.type):
-        known: dict[str, int] = {}
-        numbers = [known.setdefault(repr(value), len(known)) for value in values.to_pylist()]
-        return np.array(numbers, np.int64)
-    codes: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
-    return codes
 
 
 # --- which row each one takes -----------------------------------------------------------------------------------------
@@ -95,12 +68,6 @@ def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
     left = order[counts]
     takes = np.flatnonzero(~adds[left])
     return Taken(left[takes - 1], left[takes], order[~counts], NOTHING)
-
-
-def adds_row(kind: NDArray[np.int8]) -> Bools:
-    """Which rows add one; the others take one back."""
-    adds: Bools = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
-    return adds
 
 
 def first_halves(kind: NDArray[np.int8], cause: Int64s, place: Int64s) -> Bools:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.errors import TrainError, brief
+from borealis.kernels import kinds
 from borealis.kernels.columns import column_numbers
 from borealis.kernels.flow import NOTHING, Flow, held_schema
 from borealis.kernels.join_changes import (
@@ -20,12 +21,10 @@ from borealis.kernels.join_changes import (
     NEVER,
     NO_HEIRS,
     Heirs,
-    adds_row,
     first_halves,
     match_taken,
     perhaps_among,
     places_among,
-    row_numbers,
 )
 from borealis.kernels.join_index import Index, is_text, mixed_numbers, words_of
 from borealis.kernels.sorting import newest
@@ -141,7 +140,7 @@ class Side:
         at = train.sub
         train = replace(train, sub=flow.sub[at])
         kind = column_numbers(flow.rows, KIND).astype(np.int8, copy=False)[at]
-        adds = adds_row(kind)
+        adds = kinds.adds(kind)
         if adds.all():
             return Pool(self.chunks, train)
         takes = np.flatnonzero(~adds)
@@ -150,7 +149,7 @@ class Side:
         near = perhaps_among(code[takes], code)
         some = joined([*candidates, train.take(near)])
         adding = np.concatenate([np.ones(len(held), np.bool_), adds[near]])
-        taken = match_taken(row_numbers(some.rows, some.time), adding, some.cause)
+        taken = match_taken(kinds.row_numbers(some.rows, some.time), adding, some.cause)
         if len(taken.lacking):
             raise self._lacking(some, int(taken.lacking[0]))
         lives = adds.copy()
@@ -165,7 +164,7 @@ class Side:
         if first.any():
             second = taker[first] + 1
             shown = pa.concat_tables([train.rows.select(self.wanted).take(pa.array(i)) for i in (taker[first], second)])
-            number = row_numbers(shown, np.zeros(len(shown), np.int64)).reshape(2, -1)
+            number = kinds.row_numbers(shown, np.zeros(len(shown), np.int64)).reshape(2, -1)
             pool.heirs = Heirs.of(old[first], new_place[second], end[first], number[0] == number[1])
         return pool
 

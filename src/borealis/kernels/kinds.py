@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from borealis.errors import OutputError
 from borealis.kernels.columns import whole
 from borealis.kernels.flow import Flow, rank_within
-from borealis.kernels.groups import Groups
 from borealis.tuples import HEADER, KIND, KIND_NAMES, Int8s, Int64s, Kind
 
+Bools = NDArray[np.bool_]
 UNKNOWN = -1  # what stands for no kind
 
 
@@ -67,32 +67,46 @@ def pairs(flow: Flow, kind: Int8s) -> Int64s:
     return first
 
 
-def _equal(flow: Flow, one: Int64s, other: Int64s) -> NDArray[np.bool_]:
+def _equal(flow: Flow, one: Int64s, other: Int64s) -> Bools:
     """Whether the rows at these places are the same in their times and all columns."""
-    same: NDArray[np.bool_] = flow.time[one] == flow.time[other]
-    for name in flow.rows.column_names:
-        if name != KIND and same.any():
-            same &= equal_values(*(whole(flow.rows[name].take(pa.array(some))) for some in (one, other)))
+    both = np.concatenate([one, other])
+    numbers = row_numbers(flow.rows.drop_columns([KIND]).take(pa.array(both)), flow.time[both])
+    same: Bools = numbers[: len(one)] == numbers[len(one) :]
     return same
 
 
-def equal_values(one: pa.Array, other: pa.Array) -> NDArray[np.bool_]:
-    """Whether values are the same: nulls are, NaNs are, and zero is not minus zero."""
-    kind = one.type
-    if pa.types.is_floating(kind):
-        width = {16: np.uint16, 32: np.uint32, 64: np.uint64}[kind.bit_width]
-        bits = [v.fill_null(0).to_numpy(zero_copy_only=False).view(width) for v in (one, other)]
-        nulls = [v.is_null().to_numpy(zero_copy_only=False) for v in (one, other)]
-        nans = [pc.is_nan(v).fill_null(False).to_numpy(zero_copy_only=False) for v in (one, other)]
-        same: NDArray[np.bool_] = ((bits[0] == bits[1]) | (nans[0] & nans[1])) & (nulls[0] == nulls[1])
-        return same
-    if pa.types.is_nested(kind):
-        pairs_of = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.array([repr(a) == repr(b) for a, b in pairs_of], np.bool_)
-    both = pc.equal(one, other).fill_null(False).to_numpy(zero_copy_only=False)
-    neither = (one.is_null().to_numpy(zero_copy_only=False)) & (other.is_null().to_numpy(zero_copy_only=False))
-    found: NDArray[np.bool_] = both | neither
+def adds(kind: Int8s) -> Bools:
+    """Which rows add one; the others take one back."""
+    found: Bools = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
     return found
+
+
+def row_numbers(rows: pa.Table, time: Int64s) -> Int64s:
+    """A number for each row: equal for rows that are the same in time and in all columns.
+
+    >>> row_numbers(pa.table({"x": [0.0, -0.0, None, None, 0.0]}), np.array([1, 1, 1, 1, 2])).tolist()
+    [0, 1, 2, 2, 3]
+    """
+    _, numbers = np.unique(time, return_inverse=True)
+    for column in rows.columns:
+        values = identities(column)
+        _, numbers = np.unique(numbers * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
+    return numbers.astype(np.int64, copy=False)
+
+
+def identities(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    """A number for each value, the same for the same: nulls are, NaNs are, the two zeros are not.
+
+    >>> identities(pa.array([0.0, -0.0, None, float("nan"), None])).tolist()
+    [0, 1, 2, 3, 2]
+    """
+    values = whole(column)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
+    if pa.types.is_nested(values.type):
+        values = pa.array([repr(value) for value in values.to_pylist()], pa.string())
+    numbers: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return numbers
 
 
 def standing(changes: pa.Table) -> pa.Table:
@@ -104,19 +118,13 @@ def standing(changes: pa.Table) -> pa.Table:
     rows = changes.drop_columns([name for name in HEADER if name in changes.column_names])
     if KIND not in changes.column_names or not len(rows):
         return rows
-    adds = np.isin(kinds_of(changes), (Kind.INSERTION, Kind.UPDATE_AFTER))
-    columns = [_comparable(whole(column)) for column in rows.columns]
-    which, _ = Groups([column.type for column in columns]).encode(columns, len(rows))
-    left = np.bincount(which, np.where(adds, 1, -1)).astype(np.int64)
+    come = adds(kinds_of(changes))
+    which = row_numbers(rows, np.zeros(len(rows), np.int64))
+    left = np.bincount(which, np.where(come, 1, -1)).astype(np.int64)
     if np.any(left < 0):
         at = int(np.flatnonzero(left[which] < 0)[0])
         raise OutputError(f"a change takes back a row that is not there: {rows.slice(at, 1).to_pylist()[0]}")
-    came = np.flatnonzero(adds)
+    came = np.flatnonzero(come)
     order = came[np.argsort(which[came], kind="stable")]
     kept = order[rank_within(which[order]) < left[which[order]]]
     return rows.take(pa.array(np.sort(kept)))
-
-
-def _comparable(column: pa.Array) -> pa.Array:
-    nested = pa.types.is_nested(column.type)
-    return pa.array([None if v is None else repr(v) for v in column.to_pylist()]) if nested else column

@@ -27,7 +27,7 @@ from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_
 from borealis.kernels.flow import NOTHING, Bounds, Flow, rank_within
 from borealis.kernels.folding import add_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, inside_windows
-from borealis.kernels.held_rows import identities
+from borealis.kernels.kinds import adds, identities
 from borealis.kernels.sorting import stable_order
 from borealis.state.delta import Delta
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
@@ -179,8 +179,7 @@ class RevisedPanes(AggregateKernel):
         kind = whole(flow.rows[KIND]).to_numpy()
         rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
         rows |= {x: whole(flow.rows[name]) for name, x in self.arguments.items()}
-        adds = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
-        return rows | {PANE: pane, ADDS: adds, AT: at, REVISES: self._first_end(pane) <= at}, fresh
+        return rows | {PANE: pane, ADDS: adds(kind), AT: at, REVISES: self._first_end(pane) <= at}, fresh
 
     def _first_end(self, pane: Int64s) -> Int64s:
         """The end of the first window that has this pane."""
