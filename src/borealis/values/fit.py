@@ -68,7 +68,7 @@ def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
     if wanted is None:
         return list(range(len(have)))
     chosen = match_columns(wanted.names, have.names, source)
-    for index, field in zip(chosen, wanted, strict=True):
+    for index, field in zip(chosen, wanted, strict=False):  # kinds, which need not be there, come last
         checked_conversion(have.field(index).type, field, source)
     return chosen
 
