@@ -60,6 +60,24 @@ def mended(flow: Flow) -> Flow:
     return flow
 
 
+def second_halves(rows: pa.RecordBatch) -> Int64s:
+    """Where the second halves of pairs stand, in rows of a stream that carries revisions; of any other nowhere."""
+    kind = _kinds_on_a_stream(rows)
+    found: Int64s = np.flatnonzero((kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)) + 1
+    return found
+
+
+def ends_halfway(rows: pa.RecordBatch) -> bool:
+    """Whether the last row is the first half of a pair."""
+    return bool(np.any(_kinds_on_a_stream(rows)[-1:] == Kind.UPDATE_BEFORE))
+
+
+def _kinds_on_a_stream(rows: pa.RecordBatch) -> Int8s:
+    named = rows.schema.names[-1:] == [KIND] and rows.schema.types[-1] == pa.int8()
+    kinds: Int8s = rows.column(KIND).to_numpy() if named else np.empty(0, np.int8)
+    return kinds
+
+
 def pairs(flow: Flow, kind: Int8s) -> Int64s:
     """Where the first halves of pairs stand."""
     halves = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from borealis.kernels.flow import Bounds, Flow, empty_flow
+from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.program import TRAIN_TAG, Packet, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
 from borealis.machine import HERE
@@ -24,7 +24,7 @@ from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import check_version, is_there, read
 from borealis.trains.notices import NoticeFile
 from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
-from borealis.tuples import CAUSE, SUB, TIME
+from borealis.tuples import CAUSE, KIND, SUB, TIME
 
 _CACHE: Cache[Kernel] = Cache(read, is_there)
 
@@ -150,7 +150,8 @@ def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> 
     times = rows[time].combine_chunks().view(pa.int64()).to_numpy()
     if time == TIME:  # a stream from another unit: its times are no column of the user's
         rows = rows.drop_columns([TIME])
-    return Flow(rows, times, cause, np.zeros(len(cause), np.int64), bounds)
+    sub = rank_within(cause) if KIND in rows.column_names else np.zeros(len(cause), np.int64)  # a pair is one cause
+    return Flow(rows, times, cause, sub, bounds)
 
 
 class LevelOutput:

@@ -56,8 +56,9 @@ class Intake:
             self.size += admitted.nbytes
 
     def take(self, count: int) -> Admitted | Relayed:
-        """The next rows, so many of them, all from the first batch that is pending."""
+        """The next rows, so many of them, all from the first batch that is pending; one more, not to cut a pair."""
         first = self.pending.popleft()
+        count = first.whole(count)
         if count < len(first):
             first, rest = first.split(count)
             self.pending.appendleft(rest)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.entry.admission import Cursor
+from borealis.kernels.kinds import ends_halfway, second_halves
 from borealis.streams.id_gaps import is_jump
-from borealis.streams.section import Section
+from borealis.streams.section import Section, joined
 from borealis.tuples import LAST_TIME, TIME, Int64s
 
 
@@ -59,6 +61,15 @@ class Relayed:
     def __len__(self) -> int:
         return len(self.section)
 
+    @cached_property
+    def seconds(self) -> Int64s:
+        """Where the second halves of pairs stand: each goes into the train of the first, as one event."""
+        return second_halves(self.section.rows)
+
+    def whole(self, count: int) -> int:
+        """So many rows, or one more, so that no pair is cut."""
+        return count + 1 if count in self.seconds else count
+
     def cursor(self, stop: int) -> Cursor:
         """How far the stream has come after the first `stop` rows, before any boundary behind them."""
         upto = int(np.searchsorted(self.section.at, self.section.first + stop, "left"))
@@ -91,6 +102,7 @@ class Relayed:
         """For each row how many events it stands for: itself, and the boundaries before it."""
         inside = self.section.at[self.section.at < self.section.stop] - self.section.first
         counted: Int64s = 1 + np.bincount(inside, minlength=len(self))
+        counted[self.seconds] -= 1
         return counted
 
     def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
@@ -114,12 +126,14 @@ class Relay:
     def __init__(self, spec: StreamInput, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor
         self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
+        self._half: Section | None = None  # the first half of a pair whose second has not come yet
 
     def admit(self, section: Section) -> Relayed:
         """The section as it goes into trains; boundaries that are known are dropped.
 
         It may begin behind the next tuple: a stream that says `full: drop` has lost what lies between, and counts it.
         """
+        section = self._with_half(section)
         if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
         section = section.above(self.cursor.boundary)
@@ -135,6 +149,18 @@ class Relay:
         newest = max(self.cursor.newest, int(section.time.max())) if len(section) else self.cursor.newest
         self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, newest=newest, ended=ended)
         return admitted
+
+    def _with_half(self, section: Section) -> Section:
+        """The section without a half at its end, and with the one that was kept. Ids that jump begin behind it: what it
+        was half of comes again there, or is lost.
+        """
+        half, self._half = self._half, None
+        if half is not None and half.is_continued_by(section):
+            section = joined([half, section])
+        if len(section) and ends_halfway(section.rows):
+            self._half = section.since(section.stop - 1)
+            section = section.until(section.stop - 1)
+        return section
 
     def idle(self, boundary: int) -> int | None:
         """A stream's boundaries come with it."""

@@ -17,7 +17,7 @@ from borealis.trains.intake import Admission
 from borealis.trains.merging import Replay
 from borealis.trains.relay import Relay, Relayed, StreamInput
 from borealis.trains.train import Train
-from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, Kind
 
 
 class Given:
@@ -117,3 +117,40 @@ def test_a_train_begins_where_ids_jumped_whatever_else_is_there(tmp_path: Path, 
     again = trains_of(tmp_path / "replay", {"a": jumping, "b": steady}, 7, [Replay(order)])
     assert [t.order[0][1] // HOP for t in again if t.jumps] == [1, 2]
     assert sum(train.rows for train in again) == sum(train.rows for train in trains) == 57
+
+
+# -- pairs
+
+
+def signed(first: int, kinds: list[Kind], end: bool = False) -> Section:
+    stop = first + len(kinds)
+    rows = pa.table({"n": pa.array(range(first, stop), pa.int64()), KIND: pa.array(kinds, pa.int8())})
+    bounds = np.array([stop] if end else [], np.int64), np.array([LAST_TIME] if end else [], np.int64)
+    return section(first, rows, np.arange(first, stop), *bounds)
+
+
+PLUS, BEFORE, AFTER = Kind.INSERTION, Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER
+STREAM = [PLUS, BEFORE, AFTER, BEFORE, AFTER, PLUS, BEFORE, AFTER]
+
+
+def test_a_pair_is_one_event_and_is_not_cut() -> None:
+    relayed = Relayed(Cursor(), signed(0, STREAM))
+    assert relayed.weights().tolist() == [1, 1, 0, 1, 0, 1, 1, 0]
+    assert [relayed.whole(count) for count in range(9)] == [0, 1, 3, 3, 5, 5, 6, 8, 8]
+
+
+def test_a_half_waits_for_the_other() -> None:
+    relay = Relay(StreamInput("s"), Cursor())
+    first, second = relay.admit(signed(0, STREAM[:2])), relay.admit(signed(2, STREAM[2:4]))
+    assert [(one.section.first, len(one)) for one in (first, second)] == [(0, 1), (1, 2)]
+    assert relay.cursor.position == 3
+    assert len(relay.admit(signed(HOP, [PLUS]))) == 1, "what the half was of comes again, or is lost"
+
+
+@pytest.mark.parametrize("rows_most", [1, 2, 3, 100])
+@pytest.mark.parametrize("cut", range(1, 8))
+def test_no_train_has_half_a_pair(tmp_path: Path, rows_most: int, cut: int) -> None:
+    given = Given(signed(0, STREAM[:cut]), signed(cut, STREAM[cut:], end=True))
+    stops = [train.cursors["s"].position for train in trains_of(tmp_path, {"s": given}, rows_most)]
+    assert stops[-1] == len(STREAM)
+    assert not {2, 4, 7}.intersection(stops)
