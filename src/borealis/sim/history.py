@@ -113,7 +113,8 @@ def check(history: History) -> list[str]:
     shape, got = history.shape, [one.row for one in history.received]
     if history.both_died and (history.given_up or history.gaps):
         return history.trouble + _possible(history, got)
-    trouble = [*history.trouble, *([f"{history.gaps} gaps"] if history.gaps else [])]
+    gaps = history.gaps if history.guarantee != "gap" else 0
+    trouble = [*history.trouble, *([f"{gaps} gaps"] if gaps else [])]
     if not history.ended:
         return [*trouble, f"unknown: the output did not end; {len(history.received)} rows came"]
     faults = [*trouble, *_flows_on(history)]

@@ -49,7 +49,7 @@ RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
 DAMAGED = "is damaged"  # words of a log that has no other copy
-SPOILS = ("wipe", "flipped bit")  # faults that leave no log
+HARMLESS = ("power cut", "full disk", "failing disk", "slow", "break connections")  # no log but the last is asked for
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
 
 log = logging.getLogger("borealis.sim")
@@ -397,8 +397,11 @@ class Run:
         return found
 
     def _keeps_receipts(self) -> bool:
-        """Whether what has a receipt is still there: on a node that lives, or in a log that nothing took or spoilt."""
-        if self._strikes.lost and not (self.plan.durable and all(f.what not in SPOILS for f in self.plan.faults)):
+        """Whether what has a receipt is still there: on a node that lives, or in the log of the one that had it last.
+
+        Where a backup had been granted its place, and died before it took it, the log that counts is its own.
+        """
+        if self._strikes.lost and not (self.plan.durable and all(f.what in HARMLESS for f in self.plan.faults)):
             return False
         return self.plan.approach not in ("amnesia", "none")
 
