@@ -128,7 +128,7 @@ def never_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Synchronous, "holds", True)  # that of entry points
 
 
-@mutant(23, diagram="single", approach="passive", guarantee="precise", kinds=("kill", "pause"))
+@mutant(28, diagram="single", approach="passive", guarantee="precise", kinds=("kill", "pause"))
 def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
     """An entry point answers its publishers before its backup has the batch."""
     patch.setattr(Entry, "_await_backup", lambda *_: None)
@@ -208,10 +208,11 @@ def forgets_readers(patch: pytest.MonkeyPatch) -> None:
 @mutant(5, guarantee="precise", kinds=("cut",))
 def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     """A node behind a cut goes on without the coordinator's word, as if the death of the other were certain."""
-    edited(patch, Detector, "refused", "self.certain = certain", "self.certain = True")
+    text = "self.certain = certain and now - self.last_answer <= self.pace.misses * self.pace.every_s"
+    edited(patch, Detector, "refused", text, "self.certain = True")
 
 
-@mutant(50, guarantee="precise", kinds=("cut",))
+@mutant(58, guarantee="precise", kinds=("cut",))
 def ignores_refusals(patch: pytest.MonkeyPatch) -> None:
     """A primary goes on alone, though the coordinator says that its backup has taken over."""
     edited(patch, PrimaryGuard, "_partner_died", "if answer is not None and not answer.granted", "if False")
