@@ -20,7 +20,7 @@ help:
 
 setup: $(READY)
 
-LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention) \
+LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention revisions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
 # several nodes, or executors, keep two cores busy: one test at a time

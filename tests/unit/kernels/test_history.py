@@ -95,7 +95,7 @@ def random_events(rng: Random, count: int) -> list[Event]:
     return events
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
 def test_changes_are_those_of_the_model_however_trains_are_cut(seed: int) -> None:
     rng = Random(seed)
