@@ -87,7 +87,7 @@ def compile_unit(
     if piece is None:
         outputs |= {side: arrow for side, arrow in refused.items() if side not in outputs}
     outlets = low.add_outlets(outputs, hidden)
-    counted = low.add_outlets(refused, ())
+    counted = {side: outlets[side] for side in refused} if piece is None else low.add_outlets(refused, ())
     if errors is not None:
         outlets[errors] = Outlet(ERRORS_TAG, ERRORS, ERRORS_SCHEMA)
     return Compiled(

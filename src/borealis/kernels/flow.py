@@ -30,6 +30,10 @@ class Bounds:
         """The boundary that stands after the train."""
         return int(self.time[-1]) if len(self.time) else self.standing
 
+    def at(self, cause: Int64s) -> Int64s:
+        """The boundary in force when rows of these causes come."""
+        return np.insert(self.time, 0, self.standing)[np.searchsorted(self.cause, cause, "left")]
+
 
 @dataclass(frozen=True)
 class Flow:

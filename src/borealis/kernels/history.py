@@ -85,8 +85,7 @@ class HistoryKernel:
 
     def _oldest(self, flow: Flow) -> Int64s:
         """For each row the time before which nothing can be corrected any more when it comes."""
-        at = np.concatenate([[flow.bounds.standing], flow.bounds.time])
-        return self._floors(at[np.searchsorted(flow.bounds.cause, flow.cause, "left")])
+        return self._floors(flow.bounds.at(flow.cause))
 
     def _floors(self, boundary: Int64s) -> Int64s:
         far = boundary > FIRST_TIME + self.history

@@ -21,7 +21,7 @@ from borealis.kernels.columns import places_in_blocks
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.join_changes import NEVER, results_in_order
 from borealis.kernels.join_index import Index, pairs_in_order
-from borealis.kernels.join_rows import Chunk, Pool, Side, joined
+from borealis.kernels.join_rows import Pool, RowChunk, Side, joined
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
@@ -33,7 +33,7 @@ CANDIDATES_AT_ONCE = 1 << 22  # pairs made before their keys are compared: bound
 ROWS_PER_TAKE = 1 << 20  # output rows gathered into one Arrow chunk: a string chunk holds at most 2 GiB
 
 
-def _candidates(index: Index, probe: Chunk, early: Int64s, late: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+def _candidates(index: Index, probe: RowChunk, early: Int64s, late: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
     """Pairs (place in `probe`, place in the indexed chunk) within the window and of equal code, some at a time."""
     who, start, end = index.slices(probe.words, early, late)
     found = end > start
@@ -184,7 +184,7 @@ class JoinKernel:
                         places = (places[0][alone], places[1][alone])
                     yield _ended(pools, places[probing], places[1 - probing])
 
-    def _rows(self, sources: list[tuple[Chunk, Int64s]], n: int) -> pa.Table:
+    def _rows(self, sources: list[tuple[RowChunk, Int64s]], n: int) -> pa.Table:
         parts = []
         for start in range(0, n, ROWS_PER_TAKE):
             index = [pa.array(places[start : start + ROWS_PER_TAKE]) for _, places in sources]
@@ -208,7 +208,7 @@ class JoinKernel:
             yield from self._of_new(pools, probing, windows[probing], other.new, other.before)
 
     def _of_new(
-        self, pools: list[Pool], probing: int, window: tuple[Int64s, Int64s], chunk: Chunk, base: int
+        self, pools: list[Pool], probing: int, window: tuple[Int64s, Int64s], chunk: RowChunk, base: int
     ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
         """The pairs of the probing side's new rows with a chunk of the other side."""
         own = pools[probing]
@@ -222,7 +222,7 @@ class JoinKernel:
         return early, np.minimum(time, LAST_TIME - self._reach) + self._reach
 
     def _matches(
-        self, probing: int, probe: Chunk, window: tuple[Int64s, Int64s], chunk: Chunk
+        self, probing: int, probe: RowChunk, window: tuple[Int64s, Int64s], chunk: RowChunk
     ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
         """(cause, place in `probe`, place in `chunk`) of the pairs of two rows, of which none ended before the other
         began."""
@@ -243,7 +243,9 @@ class JoinKernel:
             if len(at):
                 yield cause, at, place
 
-    def _equal_text(self, probe: Chunk, probing: int, at: Int64s, chunk: Chunk, place: Int64s) -> tuple[Int64s, Int64s]:
+    def _equal_text(
+        self, probe: RowChunk, probing: int, at: Int64s, chunk: RowChunk, place: Int64s
+    ) -> tuple[Int64s, Int64s]:
         """The pairs whose strings are equal and not only their hashes."""
         own, other = self._sides[probing], self._sides[1 - probing]
         for own_key, other_key, text in zip(own.keys, other.keys, own.text_keys, strict=True):
@@ -255,7 +257,7 @@ class JoinKernel:
         return at, place
 
 
-def _equal_words(probe: Chunk, at: Int64s, chunk: Chunk, place: Int64s) -> tuple[Int64s, Int64s]:
+def _equal_words(probe: RowChunk, at: Int64s, chunk: RowChunk, place: Int64s) -> tuple[Int64s, Int64s]:
     """The pairs whose words are equal and not only some bits of their hash."""
     for own, other in zip(probe.words, chunk.words, strict=True):
         same = own[at] == other[place]

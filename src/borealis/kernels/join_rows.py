@@ -33,7 +33,7 @@ from borealis.tuples import CAUSE, FIRST_TIME, KIND, SUB, TIME, Int64s
 
 
 @dataclass
-class Chunk:
+class RowChunk:
     """Rows of one side in order of (cause, sub), none with a null key. Never changed, only replaced, but for `end`."""
 
     rows: pa.Table  # the held columns, without the three below
@@ -78,12 +78,12 @@ class Chunk:
         self.set_end(index, GONE)
         self.gone = np.concatenate([self.gone, index])
 
-    def take(self, index: Int64s) -> Chunk:
+    def take(self, index: Int64s) -> RowChunk:
         """These rows, without their ends."""
         rows = self.rows.take(pa.array(index))
-        return Chunk(rows, self.time[index], self.cause[index], self.sub[index], [w[index] for w in self.words])
+        return RowChunk(rows, self.time[index], self.cause[index], self.sub[index], [w[index] for w in self.words])
 
-    def since(self, floor: int) -> Chunk:
+    def since(self, floor: int) -> RowChunk:
         """The rows with a time of at least `floor` that nothing has taken back."""
         if not len(self) or (floor <= self.first and self.end is None):
             return self
@@ -96,13 +96,13 @@ class Chunk:
         return pa.Table.from_arrays(head + self.rows.columns, schema=schema)
 
 
-def joined(chunks: list[Chunk]) -> Chunk:
+def joined(chunks: list[RowChunk]) -> RowChunk:
     """One chunk of several that follow each other."""
     if len(chunks) == 1:
         return chunks[0]
     time, cause, sub = (np.concatenate([getattr(c, name) for c in chunks]) for name in ("time", "cause", "sub"))
     words = [np.concatenate(parts) for parts in zip(*(c.words for c in chunks), strict=True)]
-    return Chunk(pa.concat_tables([c.rows for c in chunks]).combine_chunks(), time, cause, sub, words)
+    return RowChunk(pa.concat_tables([c.rows for c in chunks]).combine_chunks(), time, cause, sub, words)
 
 
 class Side:
@@ -116,10 +116,10 @@ class Side:
         self.signed = KIND in schema.names
         self.user = pa.schema([field for field in schema if field.name in {*keys, *wanted}])
         self.schema = held_schema(self.user)
-        self.chunks: list[Chunk] = []
+        self.chunks: list[RowChunk] = []
         self.floor = FIRST_TIME
 
-    def chunk_of(self, rows: pa.Table, time: Int64s, cause: Int64s, sub: Int64s) -> Chunk:
+    def chunk_of(self, rows: pa.Table, time: Int64s, cause: Int64s, sub: Int64s) -> RowChunk:
         """The rows as a chunk, without those that have a null in a key: they match nothing."""
         columns = [rows.column(name) for name in self.user.names]
         held = pa.Table.from_arrays(columns, schema=self.user) if columns else rows.select([])
@@ -130,7 +130,7 @@ class Side:
             time, cause, sub = time[mask], cause[mask], sub[mask]
         held = held.combine_chunks()
         words = [word for key in self.keys for word in words_of(held.column(key))]
-        return Chunk(held, time, cause, sub, words)
+        return RowChunk(held, time, cause, sub, words)
 
     def pool_of(self, flow: Flow) -> Pool:
         """The rows of a train with those that are held. Nothing is held or marked yet."""
@@ -139,7 +139,7 @@ class Side:
         train = self.chunk_of(flow.rows, flow.time, flow.cause, np.arange(len(flow)))
         at = train.sub
         train = replace(train, sub=flow.sub[at])
-        kind = column_numbers(flow.rows, KIND).astype(np.int8, copy=False)[at]
+        kind = kinds.signs(flow)[at]
         adds = kinds.adds(kind)
         if adds.all():
             return Pool(self.chunks, train)
@@ -168,7 +168,7 @@ class Side:
             pool.heirs = Heirs.of(old[first], new_place[second], end[first], number[0] == number[1])
         return pool
 
-    def _held_like(self, taking: Chunk) -> tuple[Int64s, list[Chunk]]:
+    def _held_like(self, taking: RowChunk) -> tuple[Int64s, list[RowChunk]]:
         """The live rows that have the time and nearly surely the key of any of these: their places, and themselves."""
         places, parts, base = [NOTHING], [], 0
         for chunk in self.chunks:
@@ -181,7 +181,7 @@ class Side:
             base += len(chunk)
         return np.concatenate(places), parts
 
-    def _lacking(self, rows: Chunk, at: int) -> TrainError:
+    def _lacking(self, rows: RowChunk, at: int) -> TrainError:
         row = {TIME: int(rows.time[at])} | rows.rows.slice(at, 1).to_pylist()[0]
         hint = "it must equal, in its time and every column, a row that came before it and is within the history"
         return TrainError(f"the {self.name} side takes back a row that is not there: {brief(row)}", hint=hint)
@@ -215,7 +215,7 @@ class Side:
         self.chunks, self.floor = held, floor
         return dropped
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: RowChunk) -> None:
         """Hold these rows, which come after all that are held."""
         if not len(chunk):
             return
@@ -273,8 +273,8 @@ class Side:
 class Pool:
     """The rows of one side that a train's pairs are made of: places are counted over held chunks, then new rows."""
 
-    held: list[Chunk]
-    new: Chunk
+    held: list[RowChunk]
+    new: RowChunk
     died: Int64s = field(default_factory=lambda: NOTHING)  # the places of rows that the train takes back, rising
     ends: Int64s = field(default_factory=lambda: NOTHING)  # and the cause of each
     heirs: Heirs = NO_HEIRS
@@ -287,7 +287,7 @@ class Pool:
         """How many rows were held before the train."""
         return int(self.base[-1])
 
-    def gather(self, places: Int64s) -> tuple[Chunk, Int64s]:
+    def gather(self, places: Int64s) -> tuple[RowChunk, Int64s]:
         """A chunk with these rows in it, and where in it they are; no large held chunk is copied for a few rows."""
         before = self.before
         old = np.unique(places[places < before]) if before else NOTHING
@@ -297,11 +297,11 @@ class Pool:
         moved = np.where(places < before, np.searchsorted(old, places), places - (before - len(old)))
         return joined([*parts, self.new]), moved
 
-    def held_rows(self, places: Int64s) -> list[Chunk]:
+    def held_rows(self, places: Int64s) -> list[RowChunk]:
         """The held rows at these places, which rise."""
         return [chunk.take(places[some] - base) for chunk, some, base in self._by_chunk(places)]
 
-    def _by_chunk(self, places: Int64s) -> Iterator[tuple[Chunk, slice, int]]:
+    def _by_chunk(self, places: Int64s) -> Iterator[tuple[RowChunk, slice, int]]:
         """The held chunks that have any of these places, which rise: which they are, and where the chunk begins."""
         cuts = np.searchsorted(places, self.base).tolist()
         for chunk, base, low, high in zip(self.held, self.base.tolist(), cuts, cuts[1:], strict=False):

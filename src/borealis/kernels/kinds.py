@@ -62,9 +62,7 @@ def mended(flow: Flow) -> Flow:
 
 def second_halves(rows: pa.RecordBatch) -> Int64s:
     """Where the second halves of pairs stand, in rows of a stream that carries revisions; of any other nowhere."""
-    kind = _kinds_on_a_stream(rows)
-    found: Int64s = np.flatnonzero((kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)) + 1
-    return found
+    return _first_halves(_kinds_on_a_stream(rows)) + 1
 
 
 def ends_halfway(rows: pa.RecordBatch) -> bool:
@@ -80,9 +78,14 @@ def _kinds_on_a_stream(rows: pa.RecordBatch) -> Int8s:
 
 def pairs(flow: Flow, kind: Int8s) -> Int64s:
     """Where the first halves of pairs stand."""
-    halves = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)
-    first: Int64s = np.flatnonzero(halves & (flow.cause[:-1] == flow.cause[1:]))
-    return first
+    first = _first_halves(kind)
+    of_one_cause: Int64s = first[flow.cause[first] == flow.cause[first + 1]]
+    return of_one_cause
+
+
+def _first_halves(kind: Int8s) -> Int64s:
+    found: Int64s = np.flatnonzero((kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER))
+    return found
 
 
 def _equal(flow: Flow, one: Int64s, other: Int64s) -> Bools:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +24,13 @@ from numpy.typing import NDArray
 from borealis.errors import TrainError
 from borealis.kernels.accumulators import AggregateCall
 from borealis.kernels.aggregate import PANE, AggregateKernel, oldest_needed
-from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, take, whole
+from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, rank_within
 from borealis.kernels.folding import add_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, inside_windows
-from borealis.kernels.kinds import adds, identities
+from borealis.kernels.kinds import adds, identities, signs
 from borealis.kernels.sorting import stable_order
-from borealis.state.delta import Delta
+from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
 
 ROWS = "rows"  # of a pane or a window: how many there are
@@ -43,6 +44,8 @@ FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a p
 
 class RevisedPanes(AggregateKernel):
     """Time windows over signed rows, up to how panes change and what the tables are."""
+
+    kept: ClassVar[TableSpec]  # beside the groups
 
     def __init__(
         self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall], history: int
@@ -78,7 +81,15 @@ class RevisedPanes(AggregateKernel):
         return self._windows(*steps.states())
 
     def _delta_of(self, put: Columns, cut: Columns, floor: int | None) -> Delta:
-        raise NotImplementedError
+        """What changed in the table that is kept beside that of the groups."""
+        by = self.kept.floor
+        assert by is not None
+        if floor is not None:
+            put, cut = (take(some, np.flatnonzero(some[by] >= floor)) for some in (put, cut))
+        if floor is None and not len(put[by]) and not len(cut[by]):
+            return {}
+        keys = to_table({name: cut[name] for name in self.kept.key}) if len(cut[by]) else None
+        return {self.kept.name: Change(to_table(put), cut=keys, floor=floor)}
 
     # -- entries, which count their rows
 
@@ -168,7 +179,7 @@ class RevisedPanes(AggregateKernel):
 
     def _arrived(self, flow: Flow, bounds: Bounds) -> tuple[Columns, list[int]]:
         """The rows with their groups and panes, and the numbers of groups that are new."""
-        at = np.insert(bounds.time, 0, bounds.standing)[np.searchsorted(bounds.cause, flow.cause, "left")]
+        at = bounds.at(flow.cause)
         expired = np.flatnonzero(flow.time < np.maximum(at, FIRST_TIME + self.history) - self.history)
         if len(expired):
             late = int(at[expired[0]] - flow.time[expired[0]])
@@ -176,10 +187,9 @@ class RevisedPanes(AggregateKernel):
             raise TrainError(what, hint="the box before this one has a defect; everything before is committed")
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow)) if len(flow) else (NOTHING, [])
         pane = np.floor_divide(flow.time, self.width) * self.width
-        kind = whole(flow.rows[KIND]).to_numpy()
         rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
         rows |= {x: whole(flow.rows[name]) for name, x in self.arguments.items()}
-        return rows | {PANE: pane, ADDS: adds(kind), AT: at, REVISES: self._first_end(pane) <= at}, fresh
+        return rows | {PANE: pane, ADDS: adds(signs(flow)), AT: at, REVISES: self._first_end(pane) <= at}, fresh
 
     def _first_end(self, pane: Int64s) -> Int64s:
         """The end of the first window that has this pane."""

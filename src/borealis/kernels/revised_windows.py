@@ -20,7 +20,7 @@ from borealis.kernels.revised_panes import ADDS, FOLDED_AT_ONCE, FROM, ROWS, UNT
 from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
 from borealis.kernels.undone_windows import UndoneWindows
-from borealis.state.delta import Change, Delta, TableSpec
+from borealis.state.delta import Delta, TableSpec
 from borealis.tuples import CAUSE, LAST_TIME, SUB, TIME, Int64s
 
 HELD = TableSpec("rows", (CAUSE, SUB), floor=TIME)
@@ -36,6 +36,7 @@ class RevisedWindows(RevisedPanes):
     """
 
     tables = (GROUPS, HELD)
+    kept = HELD
 
     def __init__(
         self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall], history: int
@@ -139,11 +140,7 @@ class RevisedWindows(RevisedPanes):
     def _delta_of(self, put: Columns, cut: Columns, floor: int | None) -> Delta:
         if floor is not None:
             self.held.raise_floor(floor)
-            put, cut = (take(some, np.flatnonzero(some[TIME] >= floor)) for some in (put, cut))
-        if floor is None and not len(put[TIME]) and not len(cut[TIME]):
-            return {}
-        keys = to_table({name: cut[name] for name in HELD.key}) if len(cut[TIME]) else None
-        return {HELD.name: Change(to_table(put), cut=keys, floor=floor)}
+        return super()._delta_of(put, cut, floor)
 
     def apply(self, delta: Delta) -> None:
         self._apply_groups(delta)

@@ -21,7 +21,7 @@ from borealis.kernels.folding import running_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, GROUPS, START, like
 from borealis.kernels.revised_panes import ADDS, FROM, ROWS, UNTIL, RevisedPanes, Spans, Steps, in_time, prefixes
 from borealis.kernels.sorting import stable_order
-from borealis.state.delta import Change, Delta
+from borealis.state.delta import Delta
 from borealis.tuples import CAUSE, SUB, TIME, Int64s
 
 
@@ -32,6 +32,7 @@ class UndoneWindows(RevisedPanes):
     """
 
     tables = (GROUPS, PANES)
+    kept = PANES
     accumulators: Sequence[Undoable]
 
     # -- rows into panes
@@ -109,14 +110,6 @@ class UndoneWindows(RevisedPanes):
         return closed | self._running(before, steps.after[some] - 1, rows, steps.row, into, chain)
 
     # -- tables
-
-    def _delta_of(self, put: Columns, cut: Columns, floor: int | None) -> Delta:
-        if floor is not None:
-            put, cut = (take(some, np.flatnonzero(some[PANE] >= floor)) for some in (put, cut))
-        if floor is None and not len(put[PANE]) and not len(cut[PANE]):
-            return {}
-        keys = to_table({name: cut[name] for name in PANES.key}) if len(cut[PANE]) else None
-        return {PANES.name: Change(to_table(put), cut=keys, floor=floor)}
 
     def apply(self, delta: Delta) -> None:
         self._apply_groups(delta)
