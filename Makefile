@@ -23,8 +23,8 @@ setup: $(READY)
 LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention revisions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
-# several nodes, or executors, keep two cores busy: one test at a time
-CLUSTERS := tests/cluster tests/chaos/test_failures.py tests/steps/test_spark_cluster.py
+# several nodes keep two cores busy: one test at a time
+CLUSTERS := tests/cluster tests/chaos/test_failures.py
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -37,6 +37,7 @@ FILE_ROWS = 500_000
 LIVE_ROWS_PER_S = 1_000
 COLD = 3  # micro-batches of a live query before its warm-up begins: the rows that came while it started go into these
 DEFAULTS, FLAGS, ROCKSDB = "JVM defaults", "our JVM flags", "RocksDB"
+WITHOUT_SPARK = ("make", "revised.make", "revised.one")
 NEAR = 0.93  # a way to run native that comes so close to the best in one run may be the best after all
 MB = 1 << 20
 
@@ -192,8 +193,8 @@ class Bench:
     """A place in memory for the data, and the jobs that use it."""
 
     home: Path
-    options: Options
-    size: Size
+    options: Any  # of the experiment, as is the size
+    size: Any
     say: Say
     failed: list[dict[str, Any]] = field(default_factory=list)  # a line for each job of the part that did
     interrupted: bool = False  # from then on nothing more is measured
@@ -212,7 +213,7 @@ class Bench:
         self._jobs += 1
         mine = self.home / f"job-{self._jobs}"
         given = {"do": what, **given}
-        if what != "make":
+        if what not in WITHOUT_SPARK:
             given |= {"home": str(mine), "master": MASTER}
         try:
             return _ask(given)
@@ -510,14 +511,14 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         raise ValueError(f"no query '{unknown[0]}' (has: {', '.join(QUERIES)})")
     if options.runs < 1:
         raise ValueError(f"cannot run {options.runs} times")
-    with terminable(), _home() as home:
+    with terminable(), home_in_memory() as home:
         bench = Bench(home, options, QUICK if options.quick else Size(), say)
         wanted = {name: query for name, query in QUERIES.items() if not options.only or name in options.only}
         return part_by_part({name: partial(bench.part, query) for name, query in wanted.items()}, say)
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def home_in_memory() -> Iterator[Path]:
     """A directory in memory where there is room, and no directory afterwards."""
     shm = Path("/dev/shm")
     roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > ROOM_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -12,15 +13,7 @@ from typing import Any
 def do(what: str, **given: Any) -> Any:
     """Run a job by its name. Spark is imported only by the jobs that need it."""
     module, _, verb = what.partition(".")
-    if module == "native":
-        import native
-
-        return getattr(native, verb)(**given)
-    if module == "ours":
-        import ours
-
-        return getattr(ours, verb)(**given)
-    return make(**given)
+    return getattr(importlib.import_module(module), verb)(**given) if verb else make(**given)
 
 
 def make(to: str, files: int, rows: int, rows_per_ms: int, stream: int = 0, keys: int = 0, touched: int = 0) -> int:

@@ -247,15 +247,15 @@ class Broker:
         client.create_topics([NewTopic(name, partitions, 1, config=settings)], operation_timeout=20)[name].result(20)
         return name
 
-    def put(self, topic: str, values: list[bytes | None], partition: int = -1) -> None:
+    def put(self, topic: str, values: list[bytes | None], partition: int = -1, keys: list[bytes] | None = None) -> None:
         """Write records, and wait until the broker has them."""
         from confluent_kafka import Producer
 
         producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "log_level": 0})
-        for value in values:
+        for value, key in zip(values, keys or [None] * len(values), strict=True):
             while True:
                 try:
-                    producer.produce(topic, value, partition=partition)
+                    producer.produce(topic, value, key, partition=partition)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -73,3 +73,54 @@ def drop_files(to: Path, rows_per_s: int, stop: threading.Event) -> None:
     for i, batch in enumerate(live(rows_per_s, stop)):
         write(aside / "next", batch, len(batch))
         os.rename(aside / "next", to / f"{i:06}.parquet")
+
+
+# -- rows that are corrected later, or come late
+
+KEYED = pa.schema(
+    [("id", pa.int64()), ("k", pa.int32()), ("v", pa.float64()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
+)
+LAGS = 6  # a row is corrected one to six files after it came
+HOUR_US = 3_600_000_000
+
+
+def keyed_rows(number: int, count: int, share: float = 0.0) -> pa.Table:
+    """File `number` of rows with rising ids. A share of its rows replaces rows of the files before it, and every tenth
+    of these deletes one instead; no row is corrected twice."""
+    chance = np.random.default_rng([SEED, number, round(share * 1e6)])
+    fresh = count - round(share * count)
+    ids = [number * count + np.arange(fresh)]
+    for back in range(1, min(LAGS, number) + 1):
+        mine = np.arange(back - 1, fresh, LAGS)  # those of that file that this one may correct
+        ids.append((number - back) * count + chance.choice(mine, (count - fresh) // LAGS, replace=False))
+    every = np.concatenate(ids)
+    kind = np.zeros(len(every), np.int64)
+    kind[fresh:] = np.where(np.arange(len(every) - fresh) % 10 == 9, 2, 1)
+    place = np.sort(chance.choice(len(every), fresh, replace=False))
+    order = np.full(len(every), -1)
+    order[place] = np.arange(fresh)
+    order[order < 0] = chance.permutation(np.arange(fresh, len(every)))
+    return _keyed(every[order], kind[order], bool(share))
+
+
+def _keyed(ids: np.ndarray, kind: np.ndarray, kinds: bool) -> pa.Table:
+    """What the rows of these ids say: by the id alone, so that a correction knows what it corrects."""
+    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    k = ((mixed >> np.uint64(32)) % np.uint64(KEYS)).astype(np.int32)
+    n = (mixed & np.uint64(0xFFFF)).astype(np.int64) + kind
+    ts = pa.array(EPOCH_US + ids // ROWS_PER_MS * 1000).view(KEYED.field("ts").type)
+    table = pa.table([pa.array(ids), pa.array(k), pa.array(n / 65536), pa.array(n), ts], schema=KEYED)
+    names = pa.array(["+I", "+U", "-D"]).take(pa.array(kind))
+    return table.append_column("_kind", names) if kinds else table
+
+
+def late_rows(number: int, count: int, files: int, hours: float) -> pa.Table:
+    """File `number` of so many hours of rows in order of time, every twentieth of which comes 55 minutes late."""
+    ids = number * count + np.arange(count)
+    table = _keyed(ids, np.zeros(count, np.int64), False)
+    ts = EPOCH_US + (ids * (hours * HOUR_US / (files * count))).astype(np.int64)
+    late = (ids % 20 == 7) & (ts >= EPOCH_US + HOUR_US)
+    ts = pa.array(np.where(late, ts - HOUR_US * 55 // 60, ts)).view(KEYED.field("ts").type)
+    return table.set_column(KEYED.get_field_index("ts"), "ts", ts)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
@@ -61,10 +62,17 @@ def with_header(
 
 
 def kinds_apart(rows: pa.Table) -> tuple[pa.Table, Int8s | None]:
-    """The user's columns, and the kinds of rows that carry revisions."""
+    """The user's columns, and the kinds of rows that carry revisions; those of an input may be words, or missing.
+
+    >>> kinds_apart(pa.table({"n": [1, 2, 3], "_kind": ["-D", None, "+U"]}))[1].tolist()
+    [1, 0, 3]
+    """
     if KIND not in rows.column_names:
         return rows, None
-    return rows.drop_columns([KIND]), rows[KIND].to_numpy()
+    kind = rows[KIND]
+    if kind.type == pa.string():
+        kind = pc.index_in(kind, pa.array(KIND_NAMES)).fill_null(Kind.INSERTION).cast(pa.int8())
+    return rows.drop_columns([KIND]), kind.to_numpy()
 
 
 def with_kinds(rows: pa.Table, kind: Int8s) -> pa.Table:
@@ -77,7 +85,7 @@ def _names_of(kind: Int8s) -> pa.Array:
 
 
 def headed(schema: pa.Schema) -> pa.Schema:
-    return with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
+    return with_header(kinds_apart(schema.empty_table())[0], 0, np.empty(0, np.int64)).schema
 
 
 def halves(rows: R, most_bytes: int) -> Iterator[R]:

@@ -92,6 +92,9 @@ class Deployed:
         return dict(zip(("u1", "u2", "u3"), ALL_GROUPS[self.group].units, strict=False))
 
 
+CORRECTED = Deployed("passive", "precise", "corrected")
+
+
 @dataclass(frozen=True)
 class Strike:
     """One blow at several diagrams at once."""
@@ -127,20 +130,24 @@ def whole() -> list[Case]:
 def box_strike() -> Strike:
     """Boxes that the matrix does not have: the node of their only unit dies, under each approach at its best.
 
-    All boxes share a unit; those that an approach can recover better have one of their own under it.
+    All boxes share a unit; those that an approach can recover better have one of their own under it; so do corrections.
     """
     found: dict[tuple[str, str], Deployed] = {}
     for approach, group in product([a for a in APPROACHES if a != "none"], BOXES):
         best = next(one for g in reversed(GUARANTEES) if possible(one := Deployed(approach, g, group)))
         found.setdefault((approach, best.guarantee), best)
-    return Strike("upstream", tuple(found.values()))
+    return Strike("upstream", (*found.values(), CORRECTED))
 
 
 def brief_boxes(strike: Strike) -> Strike:
     """Each approach at its best, but for active: a standby that computes all the time does whatever boxes do."""
-    best = {one.approach: one for one in sorted(strike.diagrams, key=lambda d: GUARANTEES.index(d.guarantee))}
+    others = [one for one in strike.diagrams if one is not CORRECTED]
+    best = {one.approach: one for one in sorted(others, key=lambda d: GUARANTEES.index(d.guarantee))}
     return Strike(
-        strike.blow, tuple(one for one in strike.diagrams if one in best.values() and one.approach != "active")
+        strike.blow,
+        tuple(
+            one for one in strike.diagrams if one is CORRECTED or (one in best.values() and one.approach != "active")
+        ),
     )
 
 

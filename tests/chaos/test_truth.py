@@ -31,5 +31,7 @@ def test_the_truth_is_that_of_the_batch_form(
         name: spark.createDataFrame(pa.Table.from_batches([rows(name, 0, count)])) for name, count in counts.items()
     }
     for shape, frame in batch(spec, spark, frames).items():
-        found = sorted(plain(frame.toArrow(), SHAPES[shape].columns))
-        assert found == sorted(SHAPES[shape].truth(counts)), shape
+        truth, columns = SHAPES[shape].truth(counts), SHAPES[shape].columns
+        if SHAPES[shape].kinds:  # the batch form gives what stands in the end: nothing but insertions
+            truth, columns = [row[:-1] for row in truth], columns[:-1]
+        assert sorted(plain(frame.toArrow(), columns)) == sorted(truth), shape

@@ -44,7 +44,7 @@ def test_send_tail_move_and_status(city: City) -> None:
 
 
 def test_python_and_curl(city: City) -> None:
-    city.run("deploy", str(city.diagram("python")))
+    city.run("deploy", str(city.diagram("python", ", key: [ts, src], history: 1 hour")))
     coordinator = city.record()["coordinator"]
     rows = [{"ts": f"2023-11-14T22:13:{20 + i:02d}Z", "src": "a", "bytes": 200 + i} for i in range(8)]
     body = "".join(json.dumps(row) + "\n" for row in rows)
@@ -61,7 +61,16 @@ def test_python_and_curl(city: City) -> None:
     bad = httpx.post(f"http://{coordinator}/v1/streams/python/packets", content='{"ts": 1, "src": []}\n', timeout=30)
     assert bad.status_code == 400
     assert "line 1" in bad.text
-    assert re.search(r"python/packets\s+input\s+ts TIMESTAMP", city.run("ls"))
+    with city.connect() as client, client.publisher("python/packets") as out:
+        out.replace(rows[0] | {"bytes": 300})
+        out.delete([(rows[1]["ts"], "a"), (rows[1]["ts"], "b")])
+    told = city.run("tail", "python/per_source", "--from", "oldest", "--limit", "22", "--json")
+    changes = [json.loads(line) for line in told.splitlines()]
+    came, went = (seen(row for row in changes if row["_kind"][0] == sign) for sign in "+-")
+    sums = sorted((end - 1_700_000_001, n, b) for _, end, n, b in (came - went).elements())
+    assert sums == [(0, 1, 300), (1, 1, 300), (2, 2, 502), (3, 3, 705), (4, 3, 609), (5, 4, 814)]
+    wait_for(lambda: _units(city, "python")["u1"]["refused"].get("packets.conflict") == 1, "what was not there")
+    assert re.search(r"python/packets\s+input\s+_kind STRING, ts TIMESTAMP", city.run("ls"))
     kept = city.connect().subscribe("python/per_source", reader="ada")
     next(iter(kept))
     kept.stop()

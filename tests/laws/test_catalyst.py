@@ -42,6 +42,7 @@ def test_what_is_never_null_reaches_outputs_state_and_other_units(spark: SparkSe
         assert all(made[name].null_count == 0 for name in NEVER_NULL), way
 
 
+@pytest.mark.long
 def test_clock_and_chance_reach_an_output_of_a_run(spark: SparkSession) -> None:
     d = Diagram("chance")
     packets = d.input("packets", "ts TIMESTAMP, src STRING")
@@ -81,6 +82,7 @@ def _aggregate(rows: Stream, text: str) -> Stream:
     return rows.aggregate(by="s", over=window("1 second"), x=text)
 
 
+@pytest.mark.long
 def test_what_no_train_could_compute_is_refused_by_name(spark: SparkSession) -> None:
     for text, words in REFUSED.items():
         d = Diagram("wrong")

@@ -244,7 +244,18 @@ BOXES = [
     *(tumbling, sliding, gaps, keyless, counted, timed, join, chain),
     *(asked, written),
 ]
-LONG = [route, resample, tumbling, keyless, counted, timed, asked, written]  # they take longest to compile
+LONG = [
+    route,
+    bsort,
+    resample,
+    tumbling,
+    sliding,
+    keyless,
+    counted,
+    timed,
+    asked,
+    written,
+]  # they take longest to compile
 BY_VALUE = [counted]  # tuples of one time count in the order of their values, not as they come
 
 

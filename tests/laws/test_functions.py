@@ -12,7 +12,7 @@ from functions import CALLS, UNTRIED, Finding, everywhere
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from borealis.ha.classes import UNREPEATABLE_CALLS
+from borealis.diagram.repeating import UNREPEATABLE_CALLS
 
 pytestmark = pytest.mark.spark
 

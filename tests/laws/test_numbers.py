@@ -194,6 +194,7 @@ def test_casts_are_sparks(spark: SparkSession) -> None:
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_decimals_are_sparks(spark: SparkSession) -> None:
     rng = Random(12)
     columns = [*"mpqro", "i"]
@@ -224,6 +225,7 @@ def test_decimals_are_sparks(spark: SparkSession) -> None:
     assert check(spark, table, {sql: sql for sql in plain}) == []
 
 
+@pytest.mark.long
 def test_roundings_are_sparks(spark: SparkSession) -> None:
     columns = "yikmqro"
     rows = max(len(SOURCES[c]) for c in columns)

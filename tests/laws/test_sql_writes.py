@@ -24,6 +24,7 @@ from borealis.compile.unit import Compiled
 from borealis.connectors.sinks import as_sink
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
+from borealis.kernels.kinds import standing
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
 from borealis.trains.intake import Admission
@@ -148,6 +149,51 @@ def test_runs_that_die_between_the_two_commits(
             continue
         found = outputs(home)
         check(database, table, found["kept"], found["bad"])
+
+    law()
+
+
+def corrected(rng: Random, count: int) -> pa.Table:
+    """Rows by the key `n`, some of which replace or delete earlier ones; of texts, the one that is refused."""
+    alive, found = list[int](), list[tuple[str, int, int, str]]()
+    for at in range(count):
+        kind = rng.choice(("+I", "-D", "+U")) if alive else "+I"
+        n = at if kind == "+I" else rng.choice(alive)
+        alive = [*alive, n] if kind == "+I" else [one for one in alive if one != n or kind == "+U"]
+        found.append((kind, at * 1_000_000, n, rng.choice(("bad", f"row {at}"))))
+    kinds, moments, numbers, texts = (list(column) for column in zip(*found, strict=True))
+    return pa.table({"ts": times(moments), "n": pa.array(numbers, pa.int64()), "s": texts, "_kind": kinds})
+
+
+def test_corrections_by_runs_that_die_between_the_two_commits(
+    spark: SparkSession, database: Embedded | Server, tmp_path: Path
+) -> None:
+    d = Diagram("laws")
+    rows = d.input("a", "ts TIMESTAMP, n BIGINT, s STRING", key="n", history="1 hour")
+    kept = rows.map(n="n", s="s").sql_write(table="t", key="n", database=database.url)
+    kept.output("kept")
+    kept.bad.output("bad")
+    spec = d.validate()
+    made = compiled(spec.to_yaml(), spark, 1)
+
+    @examples(6)
+    @given(SEEDS, st.integers(1, 25))
+    def law(seed: int, count: int) -> None:
+        rng, home = Random(seed), Path(tempfile.mkdtemp(dir=tmp_path))
+        empty(database)
+        database.run("DROP TABLE t", "CREATE TABLE t (n BIGINT PRIMARY KEY, s TEXT CHECK (s <> 'bad'))")
+        table = corrected(rng, count)
+        while not live(home, spec, made, {"a": Pieces([table])}, rng):
+            continue
+        stands: dict[int, str] = {}
+        for row in table.to_pylist():
+            stands.pop(row["n"], None)
+            stands |= {} if row["_kind"] == "-D" else {row["n"]: row["s"]}
+        good = sorted((n, s) for n, s in stands.items() if s != "bad")
+        assert sorted(database.run("SELECT n, s FROM t")) == good
+        found = {name: standing(one).to_pylist() for name, one in outputs(home).items()}
+        assert sorted((row["n"], row["s"]) for row in found["kept"]) == good
+        assert sorted(row["n"] for row in found["bad"]) == sorted(n for n, s in stands.items() if s == "bad")
 
     law()
 

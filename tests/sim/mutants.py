@@ -39,6 +39,7 @@ from borealis.wire.feed import ServedFeed
 from borealis.wire.follow import Follower
 
 SEEDS = 200  # within which each is caught
+SECONDS = 8.0  # of each run
 
 Install = Callable[[pytest.MonkeyPatch], None]
 
@@ -68,7 +69,7 @@ def mutant(seed: int | None, **options: Any) -> Callable[[Install], Install]:
 
     def add(install: Install) -> Install:
         name = install.__name__.replace("_", "-")
-        MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, Options(**options), seed)
+        MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, Options(seconds=SECONDS, **options), seed)
         return install
 
     return add
@@ -90,19 +91,19 @@ def edited(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str)
 # -- acknowledged, released or let go of too early
 
 
-@mutant(7, approach="passive", guarantee="precise", kinds=("kill busy",))
+@mutant(33, approach="passive", guarantee="precise", kinds=("kill busy",))
 def acks_at_once(patch: pytest.MonkeyPatch) -> None:
     """A primary acknowledges its inputs before the backup has what came of them."""
     patch.setattr(Passive, "_on_commit", lambda self, step: Effects(step.positions()))
 
 
-@mutant(7, approach="passive", guarantee="precise", kinds=("kill busy",))
+@mutant(74, approach="passive", guarantee="precise", kinds=("kill busy",))
 def acks_what_it_read(patch: pytest.MonkeyPatch) -> None:
     """A feed acknowledges when a train is committed, though the guard of its unit does that."""
     edited(patch, StreamFeed, "committed", "if not self.deferred:", "if True:")
 
 
-@mutant(2, approach="active", kinds=("kill", "cut"))
+@mutant(6, approach="active", kinds=("kill", "cut"))
 def stray_acks(patch: pytest.MonkeyPatch) -> None:
     """Both copies of a unit acknowledge under one name: what the one has, upstream drops for the other."""
     for where in (layout, node_primary):
@@ -150,7 +151,7 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
 # -- takeovers that go on with too little, or with too much
 
 
-@mutant(2, approach="passive", guarantee="precise", kinds=("kill",))
+@mutant(41, approach="passive", guarantee="precise", kinds=("kill",))
 def loses_state(patch: pytest.MonkeyPatch) -> None:
     """A backup takes the place of its primary in the streams, without the state of its boxes."""
     edited(patch, RunningUnit, "mirror", "self.run.load(want.step, state)", "self.run.load(want.step, {})")
@@ -212,7 +213,7 @@ def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Detector, "refused", text, "self.certain = True")
 
 
-@mutant(58, guarantee="precise", kinds=("cut",))
+@mutant(30, guarantee="precise", kinds=("cut",))
 def ignores_refusals(patch: pytest.MonkeyPatch) -> None:
     """A primary goes on alone, though the coordinator says that its backup has taken over."""
     edited(patch, PrimaryGuard, "_partner_died", "if answer is not None and not answer.granted", "if False")
@@ -240,7 +241,7 @@ def keeps_given_up_standbys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile.protecting, "_clear", lambda *_: None)
 
 
-@mutant(3, kinds=("kill",))
+@mutant(4, kinds=("kill",))
 def deadlocks(patch: pytest.MonkeyPatch) -> None:
     """A guard takes its own lock first and then that of its trains; a commit takes them in the other order."""
     text = "with self.unit.run.between_trains(), self._lock:"
@@ -250,7 +251,7 @@ def deadlocks(patch: pytest.MonkeyPatch) -> None:
 # -- no seed is known that shows these: other machinery hides them, or the moment is too short
 
 
-@mutant(24, approach="upstream-backup", guarantee="precise", kinds=("slow successor",))
+@mutant(98, approach="upstream-backup", guarantee="precise", kinds=("slow successor",))
 def hasty(patch: pytest.MonkeyPatch) -> None:
     """A second takeover during the first: a primary takes a backup before it has done again what was done."""
     patch.setattr(Primary, "_is_behind", lambda self: False)

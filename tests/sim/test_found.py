@@ -33,6 +33,38 @@ FOUND = {
         Fault(2.728, 3.163, "pause", ("node3",)),
         Fault(4.761, 8.305, "cut off", ("node1",)),
     ),
+    # a primary that was paused while its backup took over gave all it found when it went on, under its own ids
+    "what was given after a long sleep": plan(
+        900580,
+        "single",
+        ("second", "third"),
+        ("amnesia", "gap"),
+        Fault(3.38, 4.88, "slow", ("node3",), 10.0),
+        Fault(4.272, 4.625, "kill", ("node3",), 0.0022),
+        Fault(4.419, 9.935, "pause", ("node2",)),
+    ),
+    # a unit that had moved took all its output for delivered: its backup began behind what the next one's lacked
+    "moved, and dead with its reader": plan(
+        900311,
+        "routed",
+        ("fewer", "again"),
+        ("upstream-backup", "gap"),
+        Fault(3.586, 3.586, "move", ("node3",)),
+        Fault(3.913, 4.845, "wipe", ("node3",), 0.0035),
+    ),
+    # an active standby had its dead primary forgotten where its own name was not known yet
+    "an input that forgets its reader": plan(
+        901977,
+        "single",
+        ("third",),
+        ("active", "precise"),
+        Fault(2.108, 2.534, "kill", ("node1",)),
+        Fault(2.108, 7.108, "kill successor", (), 0.008),
+        Fault(3.338, 4.020, "cut pair", ("node1", "node3")),
+        Fault(6.680, 11.680, "kill successor", (), 0.03),
+        durable=True,
+        lean=True,
+    ),
     "windows counted behind a cut": plan(
         26, "single", ("third",), ("upstream-backup", "no-loss"), Fault(6.218, 9.620, "cut off", ("node1", "node2"))
     ),
@@ -231,6 +263,16 @@ FOUND = {
             Fault(1.738, 5.615, "pause", ("node1",)),
         ),
         True,
+    ),
+    # a backup that was granted its place, and lost its power before it took it, lost what its primary had synced
+    "a backup that loses its power in a takeover": plan(
+        9,
+        "counted",
+        (),
+        ("passive", "precise"),
+        Fault(2.0, 4.0, "power cut", ("node1",)),
+        Fault(2.07, 4.0, "power cut", ("node2",)),
+        durable=True,
     ),
 }
 

@@ -7,13 +7,13 @@ for it from 0 on, and says which it is.
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
 from mutants import MUTANTS, SEEDS, Mutant
 
-from borealis.sim.plan import drawn_plan
+from borealis.sim.plan import Plan, drawn_plan
 from borealis.sim.programs import Programs
-from borealis.sim.run import Outcome
 from borealis.sim.seeds import Stage
 
 AROUND = 3  # seeds from the one that is known on, for a defect that no longer shows there
@@ -22,15 +22,19 @@ LONG = int(os.environ.get("MUTANT_SEEDS", "0"))
 KNOWN = {name: mutant for name, mutant in MUTANTS.items() if mutant.seed is not None}
 
 
-def played(seed: int, mutant: Mutant, programs: Programs) -> Outcome:
-    return Stage(programs).play(drawn_plan(seed, mutant.options))[0]
+def faults_of(plan: Plan, programs: Programs) -> list[str]:
+    return Stage(programs).play(plan)[0].faults
+
+
+right = cache(lambda plan, programs: not faults_of(plan, programs))  # several defects show under one plan
 
 
 def finds(seed: int, mutant: Mutant, programs: Programs) -> bool:
     """Whether a run is right without the defect, and not with it."""
+    plan = drawn_plan(seed, mutant.options)
     with mutant.installed():
-        wrong = played(seed, mutant, programs).faults
-    return bool(wrong) and not played(seed, mutant, programs).faults
+        wrong = faults_of(plan, programs)
+    return bool(wrong) and right(plan, programs)
 
 
 @pytest.mark.parametrize("mutant", KNOWN.values(), ids=list(KNOWN))

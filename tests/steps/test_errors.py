@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from borealis import BorealisWarning, Diagram, run, window
 from borealis.cli.explain import explained
+from borealis.compile.kept import Load
 from borealis.diagram import passes
 from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.spec import Spec
@@ -91,7 +92,7 @@ def test_what_passes_make_of_a_diagram_runs_and_errors_name_the_boxes_of_the_use
         result = run(diagram, {"a": ROWS}, {"u1.errors": seen}, spark=spark)
     assert result["out"].num_rows == sum(1 for r in ROWS if r["n"] and r["t"] != "bad" and r["src"] == "a")
     assert {one["box"] for one in seen} <= {"map_1", "map_2", "map_3"}
-    told = explained(diagram.validate(), spark)
+    told = explained(diagram.validate(), spark, Load())
     assert [box["name"] for box in told["units"][0]["boxes"]][:2] == ["map_1_half", "map_1"]
     assert diagram.spec.boxes[0].name == "map_1"
 

@@ -168,3 +168,18 @@ def test_a_wrong_value_is_refused_before_spark_starts(monkeypatch: pytest.Monkey
     value, message = NOT_INPUTS[name]
     with pytest.raises(InputError, match=message):
         run(d, {"rows": value})
+
+
+def test_corrections_in_a_finite_frame_come_behind_what_they_correct(spark: Any) -> None:
+    """Spark gives rows no order, and a deletion has no time to be sorted by."""
+    d = Diagram("frame")
+    d.input("i", "t BIGINT, id INT", time="timestamp_seconds(t)", key="id", history="1 hour").output("o")
+    given = [("-D", None, 1), ("+U", 3, 2), ("+I", 5, 1), ("+I", 7, 2)]
+    found = run(d, {"i": spark.createDataFrame(given, "_kind STRING, t LONG, id INT")}, spark=spark)
+    assert [(row["_kind"], row["t"], row["id"]) for row in found.rows("o")] == [
+        ("+I", 5, 1),
+        ("+I", 7, 2),
+        ("-U", 7, 2),
+        ("+U", 3, 2),
+        ("-D", 5, 1),
+    ]

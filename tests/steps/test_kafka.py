@@ -109,6 +109,56 @@ def test_from_the_command_line(
     assert sum(row["n"] for row in objects(broker, go)) == 100
 
 
+def quotes() -> Diagram:
+    d = Diagram("quotes")
+    rows = d.input("quotes", "ts TIMESTAMP, id INT, price INT", key="id", history="1 hour", slack="1 hour")
+    rows.filter("price < 100").output("cheap")
+    rows.aggregate(over=window("10 seconds"), n="count(*)", highest="max(price)").output("highest")
+    return d
+
+
+def captured(op: str, id_: int, before: int | None, after: int | None) -> bytes:
+    """A change of a row as Debezium gives it."""
+    row = {"ts": f"2026-01-01T12:00:{id_:02}Z", "id": id_}
+    images = {"before": before and row | {"price": before}, "after": after and row | {"price": after}}
+    return json.dumps({"schema": {}, "payload": {"op": op, "source": {}, **images}}).encode()
+
+
+def test_changes_of_a_table_to_a_topic_that_is_one(
+    broker: Broker,
+    topics: tuple[str, str],
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Debezium's topic in; a compacted topic and one with kinds out."""
+    monkeypatch.chdir(tmp_path)
+    come, kinds = topics
+    table = broker.topic(f"table-{uuid4().hex[:8]}", 2, cleanup_policy="compact")
+    changes: list[tuple[int, bytes | None]] = [(i, captured("c", i, None, 10 * i)) for i in range(1, 13)]
+    changes += [(3, captured("u", 3, 30, 35)), (4, captured("u", 4, 40, 400)), (5, captured("d", 5, 50, None))]
+    changes += [(5, None), (6, captured("d", 6, None, None)), (7, captured("t", 7, None, None))]
+    broker.put(come, [value for _, value in changes], keys=[json.dumps({"id": i}).encode() for i, _ in changes])
+    Path("quotes.yaml").write_text(quotes().to_yaml())
+    at = f"kafka://{broker.address}"
+    places = [f"cheap={at}/{table}?key=id&table=true", f"highest={at}/{kinds}"]
+    arguments = ["run", "quotes.yaml", "--input", f"quotes={at}/{come}?until=now&format=debezium", "--state", "state"]
+    assert run_app([*arguments, "--output", places[0], "--output", places[1], "--json"]) == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["rows_in"], said["dead_letters"]) == (16, {"quotes": 1})
+    stands = {i: 10 * i for i in (1, 2, 3, 7, 8, 9)} | {3: 35}
+    assert {i: row["price"] for i, row in kept(broker, table).items()} == stands
+    highest = [(row["_kind"], row["n"], row["highest"]) for row in objects(broker, kinds)]
+    assert highest == [("+I", 7, 400), ("+I", 3, 120)], "windows that were corrected before they were given"
+
+
+def kept(broker: Broker, topic: str) -> dict[int, dict[str, Any]]:
+    """What a compacted topic comes to."""
+    last = {key: value for _, _, key, value in broker.get(topic)}
+    return {int(key or b""): json.loads(value) for key, value in last.items() if value is not None}
+
+
 def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: SparkSession) -> None:
     come, _ = topics
     with pytest.raises(BorealisError, match="there is no topic"):
@@ -174,14 +224,19 @@ def test_sparks_own_connector(broker: Broker, topics: tuple[str, str], tmp_path:
 def test_the_page_runs(broker: Broker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = uuid4().hex[:8]
-    put(broker, broker.topic(f"packets-{name}", 2), packets(60), 2)
-    broker.topic(f"per-source-{name}")
-    names: dict[str, object] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    topics = {topic: f"{topic}-{name}" for code in blocks for topic in re.findall(r'"([\w-]+)", brokers', code)}
+    for topic in topics.values():
+        broker.topic(topic, 2)
+    put(broker, topics["packets"], packets(60), 2)
+    broker.put(topics["quotes"], [captured("c", 1, None, 10), captured("u", 1, 10, 12)], 0)
+    names: dict[str, object] = {}
     for number, code in enumerate(blocks, 1):
         here = code.replace("localhost:9092", broker.address)
-        here = here.replace('"packets", brokers', f'"packets-{name}", brokers').replace(
-            '"per-source", brokers', f'"per-source-{name}", brokers'
-        )
+        for topic, made in topics.items():
+            here = here.replace(f'"{topic}", brokers', f'"{made}", brokers')
         exec(compile(here, f"docs/kafka.md, block {number}", "exec"), names)
-    assert sum(row["n"] for row in objects(broker, f"per-source-{name}")) == 60
+    assert sum(row["n"] for row in objects(broker, topics["per-source"])) == 60
+    assert [(key, json.loads(value or b"")["highest"]) for *_, key, value in broker.get(topics["highest"])] == [
+        (b"2026-01-01T12:00:00.000000Z", 12)
+    ]

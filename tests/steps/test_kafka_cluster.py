@@ -21,8 +21,9 @@ from borealis.cli.ending import run_app
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry
 from borealis.entry.point import StreamConfig as Stream
+from borealis.kernels.time_of import TimeOf, noted
 from borealis.streams.queue import OutputQueue, QueueLimits
-from borealis.tuples import FIRST_TIME
+from borealis.tuples import FIRST_TIME, KIND
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from town import STREAM, Place, Town, finish
@@ -100,6 +101,21 @@ def test_a_topic_is_sent_once_whoever_is_killed(
     told = json.loads(out)
     assert (told["not_acknowledged"], told["dead_letters"], told["publisher"]) == (0, 1, f"kafka.{topic}")
     assert sorted(taken(queue) + taken(place.entries[STREAM].late)) == list(range(3000))  # type: ignore[attr-defined]
+
+
+def test_tombstones_are_sent_as_deletions(broker: Broker, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    """What the key is, the input's node notes at its columns."""
+    spec = Input(name="packets", columns="ts TIMESTAMP, n BIGINT", time="ts", key=("n",), history="1 hour")
+    schema = noted(SCHEMA.append(pa.field(KIND, pa.string())), TimeOf("ts"), spec.key)
+    entry = Entry(spec, SECOND, Stream(STREAM, schema, QueueLimits(), ["d.u1"]))
+    place.entries[STREAM], place.queues[STREAM] = entry, entry.queue
+    topic = broker.topic(f"t-{uuid4().hex[:8]}")
+    broker.put(topic, [record(7), None, None], keys=[b"7", b"7", b"seven"])
+    assert run_app(["send", "packets", f"kafka://{broker.address}/{topic}?until=now", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["dead_letters"] == 1
+    part = entry.queue.read(0, FIRST_TIME, 0)
+    assert part is not None
+    assert [(row["n"], row[KIND]) for row in part.rows.to_pylist()] == [(7, None), (7, "-D")]
 
 
 def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(

@@ -23,6 +23,7 @@ from borealis.connectors.kafka.brokers import KafkaTimings
 from borealis.connectors.kafka.from_topic import KafkaSource
 from borealis.connectors.kafka.ledger import Base, Batch, Ledger, OffsetRange
 from borealis.errors import InputError
+from borealis.tuples import KIND
 from kafka_login import login
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -119,6 +120,31 @@ def test_what_was_handed_on_comes_again_in_the_same_order_though_more_has_arrive
                 again.stop()
         assert found[: 100 - skip] == before[skip:]
         assert numbers(found[100 - skip :]) == list(range(100, 110))
+
+
+def test_deletions_come_again_in_the_same_order(broker: Broker, tmp_path: Path) -> None:
+    """They have no time by which partitions could be merged, and what came before them is not always read again."""
+    topic = made(broker, 2)
+    for p in range(2):
+        for first in range(p, 60, 20):
+            some = range(first, first + 20, 2)
+            broker.put(topic, [record(i, i) for i in some], p, [str(i).encode() for i in some])
+            broker.put(topic, [None] * 5, p, [str(i).encode() for i in some[:5]])
+    schema = SCHEMA.append(pa.field(KIND, pa.string()))
+
+    def read(skip: int) -> list[tuple[int, str | None]]:
+        one = kafka.source(topic, broker.address, until="now")
+        one.begin("in", "ts", tmp_path, ["n"])
+        batches = one.batches(schema, skip, 7)
+        return [(row["n"], row[KIND]) for batch in batches for row in batch.to_pylist()]
+
+    truth = read(0)
+    assert len(truth) == 90
+    assert sum(kind == "-D" for _, kind in truth) == 30
+    for n, kind in truth:
+        assert kind is None or truth.index((n, None)) < truth.index((n, kind))
+    for skip in (1, 7, 20, 33, 48, 61, 89):
+        assert read(skip) == truth[skip:]
 
 
 def test_records_of_arrow_are_never_split_in_the_ledger(broker: Broker, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from borealis import Diagram, batch, run
+from borealis import Diagram, batch, run, window
 from borealis.errors import DiagramError, TrainError
+from borealis.trains.intake import Admission
 from borealis.trains.progress import Progress
 from postgres import Embedded, Server
 
@@ -66,6 +67,56 @@ def test_the_batch_form_reads_and_does_not_write(spark: SparkSession, database: 
     assert found["refused"].count() == 0
     assert found["refused"].columns == ["ts", "customer", "seconds", "name", "reason"]
     assert database.run("SELECT count(*) FROM bills") == [(0,)]
+
+
+QUOTES = "ts TIMESTAMP, id INT, customer INT, price DOUBLE"
+
+
+def prices(database: Embedded | Server) -> Diagram:
+    d = Diagram("prices")
+    quotes = d.input("quotes", QUOTES, key="id", history="1 hour")
+    named = quotes.sql_read(
+        "SELECT name FROM customers WHERE id = :customer", gives="name STRING", database=database.url, missing="null"
+    )
+    over = named.aggregate(by="name", over=window("10 seconds"), n="count(*)", highest="max(price)")
+    kept = over.sql_write(table="highest", key=["name", "window_start"], database=database.url, name="keep")
+    kept.output("kept")
+    kept.bad.output("refused")
+    return d
+
+
+def test_corrections_reach_a_table_that_is_kept_by_its_key(spark: SparkSession, database: Embedded | Server) -> None:
+    most, buckets = (4, 2) if isinstance(database, Embedded) else (1000, 1)
+    columns = "name TEXT, window_start TEXT, window_end TEXT, n BIGINT, highest FLOAT8 CHECK (highest < 1000)"
+    if not isinstance(database, Embedded):
+        columns = columns.replace("start TEXT", "start TIMESTAMPTZ").replace("end TEXT", "end TIMESTAMPTZ")
+    database.run("DROP TABLE IF EXISTS highest")
+    database.run(f"CREATE TABLE highest ({columns}, PRIMARY KEY (name, window_start))")
+
+    def quote(second: int, id: int, customer: int, price: float, kind: str = "+I") -> dict[str, object]:
+        at = f"2024-01-01T12:00:{second:02}Z"
+        return {"_kind": kind, "ts": at, "id": id, "customer": customer, "price": price}
+
+    rows = [
+        quote(1, 1, 1, 10.0),
+        quote(2, 2, 1, 2000.0),
+        quote(3, 3, 2, 5.0),
+        quote(4, 4, 9, 7.0),
+        quote(15, 5, 2, 8.0),
+    ]
+    rows += [quote(2, 2, 1, 20.0, "+U"), quote(3, 3, 1, 30.0, "+U"), {"_kind": "-D", "id": 1}, quote(40, 6, 2, 9.0)]
+    admission = Admission(rows_most=most)
+    result = run(prices(database), {"quotes": rows}, spark=spark, admission=admission, buckets=buckets)
+    found = database.run("SELECT name, n, highest FROM highest ORDER BY name, window_start")
+    assert found == [("Ada", 2, 30.0), ("Bob", 1, 8.0), ("Bob", 1, 9.0)]
+    stands = result.table("kept").select(["name", "n", "highest"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in stands) == found
+    assert len(result.rows("kept")) > len(found), "nothing was corrected"
+    bad = [(row["_kind"], row["name"], row["highest"]) for row in result.rows("refused")]
+    assert sorted(bad, key=str) == [("+I", "Ada", 2000.0), ("+I", None, 7.0), ("-D", "Ada", 2000.0)]
+    assert [row["name"] for row in result.table("refused").to_pylist()] == [None]
+    again = batch(prices(database), spark, {"quotes": rows})["kept"].toArrow().select(["name", "n", "highest"])
+    assert sorted(map(str, again.to_pylist())) == sorted(map(str, [*stands, {"name": None, "n": 1, "highest": 7.0}]))
 
 
 class Gate:

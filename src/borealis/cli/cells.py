@@ -132,6 +132,11 @@ class TextRows:
 
     def __call__(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
         """Print columns of strings, as `cells` makes them."""
+        if padded := self._laid_out(names, columns):
+            print_lines(pc.binary_join_element_wise(*padded, text(GAP)))
+
+    def _laid_out(self, names: Sequence[str], columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """The columns as wide as they are printed. Prints their names, if it is time."""
         before = self._widths if names == self._names else [0] * len(names)
         needed = [max(cell_len(name), _widest(column)) for name, column in zip(names, columns, strict=True)]
         widths = [max(pair) for pair in zip(before, needed, strict=True)]
@@ -140,16 +145,14 @@ class TextRows:
         if self._width is not None:
             widths = _fitted(widths, self._width)
         if changed and names:
-            _print(strings([GAP.join(_cut(name, width) for name, width in zip(names, widths, strict=True))]))
-        if columns:
-            padded = [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
-            _print(pc.binary_join_element_wise(*padded, text(GAP)))
+            print_lines(strings([GAP.join(_cut(name, width) for name, width in zip(names, widths, strict=True))]))
+        return [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
 
     def batch(self, rows: pa.RecordBatch) -> None:
         self(rows.schema.names, [cells(column) for column in rows.columns])
 
 
-def _print(lines: pa.Array) -> None:
+def print_lines(lines: pa.Array) -> None:
     to_stdout("".join(line + "\n" for line in pc.utf8_rtrim(lines, " ").to_pylist()).encode())
 
 

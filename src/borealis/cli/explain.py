@@ -8,8 +8,9 @@ import io
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from json import dumps
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -19,18 +20,22 @@ from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Names, Yaml, pairs
-from borealis.cli.screen import answer, console, plural
+from borealis.cli.screen import answer, console, plural, size
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.cut import Piece, cut, even_cuts, part_of
 from borealis.diagram.durations import show
 from borealis.diagram.protection import GUARANTEES, Protection, ProtectOptions, chosen, protection_of
 from borealis.diagram.spec import Spec
-from borealis.errors import DiagramError
+from borealis.errors import BorealisError, DiagramError
 from borealis.ha.behind import warnings
 from borealis.ha.classes import Classified, classify, most_general
 from borealis.ha.guarantees import TABLE, check_guarantee, recovery_of, recovery_type
 
+if TYPE_CHECKING:
+    from borealis.compile.kept import Kept, Load
+
 NO_TIME = show(0)
+RATE_EXAMPLE = "1000, or quotes=1000"
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,48 @@ class ProtectionOptions:
         return any(vars(self).values())
 
 
-def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None:
+@dataclass(frozen=True)
+class LoadOptions:
+    """What an estimate of the state of boxes starts from."""
+
+    rate: Annotated[
+        Names,
+        Option(metavar="[INPUT=]ROWS", help="Rows a second, to estimate what corrections make boxes keep: 1000."),
+    ] = None
+    groups: Annotated[
+        int | None,
+        Option(min=1, help="Groups of an aggregate, for the same estimate: 1000, if there are so many rows."),
+    ] = None
+
+    def load(self, spec: Spec) -> Load:
+        from borealis.compile.kept import Load
+
+        every = [one for one in self.rate or () if "=" not in one]
+        named = pairs("--rate", [one for one in self.rate or () if "=" in one], RATE_EXAMPLE, "ROWS")
+        for name in named:
+            spec.input(name)
+        rates = {name: _rate(text) for name, text in named.items()}
+        rate = _rate(every[-1]) if every else Load.rate
+        return Load(rates, rate, self.groups or Load.groups)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < inf:
+        raise BorealisError(f"--rate '{text}' is no number of rows a second", hint=f"write --rate {RATE_EXAMPLE}")
+    return rate
+
+
+def explain(diagram: Yaml, asked: ProtectionOptions, expected: LoadOptions, json: Json = False) -> None:
     spec = load(diagram).validate()
     guarded = protected(spec, asked) if asked or spec.protection else {}
-    facts = guarded if asked else explained(spec, start_spark()) | guarded  # protection alone takes no Spark
+    facts = guarded
+    if not asked:  # protection alone takes no Spark
+        rows = expected.load(spec)
+        facts = explained(spec, start_spark(), rows) | guarded
     if json:
         print(dumps(facts, ensure_ascii=False, indent=2))
         return
@@ -74,19 +117,21 @@ def check(diagram: Yaml, json: Json = False) -> None:
     answer(json, facts, f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")
 
 
-def explained(spec: Spec, spark: Any) -> dict[str, Any]:
+def explained(spec: Spec, spark: Any, load: Load) -> dict[str, Any]:
     pieces = cut(spec, local=True)
     return {
         "diagram": spec.name,
         "class": most_general(classify(spec, piece).kind for piece in pieces),
-        "units": [_unit(part_of(spec, piece), piece, spark) for piece in pieces],
+        "units": [_unit(part_of(spec, piece), piece, spark, load) for piece in pieces],
     }
 
 
-def _unit(spec: Spec, piece: Piece, spark: Any) -> dict[str, Any]:
+def _unit(spec: Spec, piece: Piece, spark: Any, load: Load) -> dict[str, Any]:
+    from borealis.compile.kept import kept
     from borealis.compile.unit import compile_unit
 
     classes, compiled, paces = classify(spec, piece), compile_unit(spec, spark), spec.paces()
+    keeps = kept(spec, compiled, load)
     return {
         "unit": piece.name,
         "class": classes.kind,
@@ -104,7 +149,9 @@ def _unit(spec: Spec, piece: Piece, spark: Any) -> dict[str, Any]:
             }
             for one in spec.inputs
         ],
-        "boxes": [_box(box, compiled, *classes.why[box.name]) for box in spec.topological()],
+        "boxes": [
+            _box(box, compiled, *classes.why[box.name]) | _keeps(keeps.get(box.name)) for box in spec.topological()
+        ],
         "outputs": {o.name: o.source for o in spec.outputs},
         "plan": _plan(compiled, spark),
     }
@@ -119,9 +166,17 @@ def _box(box: Box, compiled: Any, kind: str, why: str) -> dict[str, Any]:
         "gives": {arrow: _types(compiled.schemas[arrow]) for arrow in box.arrows},
         "class": kind,
         "why": why,
-        "stateful": box.stateful,
+        "stateful": box.stateful or bool(compiled.tables.get(box.name)),
         "runs": compiled.where[box.name],
     }
+
+
+def _keeps(kept: Kept | None) -> dict[str, Any]:
+    """What a box keeps because rows may be corrected; rows and bytes are estimates."""
+    if kept is None:
+        return {}
+    span = None if kept.for_us is None else show(kept.for_us)
+    return {"keeps": {"history": span, "about_rows": kept.rows, "about_bytes": kept.bytes}}
 
 
 def _types(schema: Any) -> dict[str, str]:
@@ -162,12 +217,21 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
             state = "stateful" if box["stateful"] else "stateless"
             node.add(Text.assemble(f"from {', '.join(box['from'])}; {state}; ", (box["runs"], "green")))
             node.add(Text.assemble((box["class"], "cyan"), f": {box['why']}"))
+            if "keeps" in box:
+                node.add(_kept_text(box["keeps"]))
             for arrow, columns in box["gives"].items():
                 node.add(_columns(columns, "" if arrow == box["name"] else f"{arrow}: "))
         for output, source in unit["outputs"].items():
             tree.add(Text.assemble("output ", (output, "bold"), f": from {source}"))
         parts += [tree, Panel(Text(unit["plan"]), title=f"Spark plan of {unit['unit']}", title_align="left")]
     return Group(*parts)
+
+
+def _kept_text(keeps: dict[str, Any]) -> Text:
+    if keeps["history"] is None:
+        return Text("what it keeps for corrections has no bound in time")
+    much = f"{keeps['about_rows']:,} rows, {size(keeps['about_bytes'])}"
+    return Text(f"keeps {keeps['history']} for corrections: about {much} (an estimate: see --rate)")
 
 
 def _columns(columns: dict[str, str], head: str = "") -> Text:

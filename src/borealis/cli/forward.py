@@ -20,9 +20,9 @@ from borealis.cli.tail import TailOptions
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.addresses import shown
 from borealis.connectors.kafka.to_topic import sink_at
-from borealis.connectors.kafka.writer import Position, Rendering
+from borealis.connectors.kafka.writer import Position
 from borealis.errors import StreamError, WireError
-from borealis.tuples import HEADER, ID
+from borealis.tuples import ID
 
 GATHER_S = 0.02  # for more tuples that go into the same transaction
 ROWS_AT_ONCE = 200_000  # of one transaction
@@ -41,7 +41,9 @@ def forward(
         with closing(writer):
             known = writer.open()
             begin = known.upto if known else "oldest" if start is None else start
-            with client.subscribe(stream, begin, reader=reader, headers=True, auto_ack=False) as subscription:
+            with client.subscribe(
+                stream, begin, reader=reader, headers=True, insertions_only=options.insertions_only, auto_ack=False
+            ) as subscription:
                 if known is not None and known.note != subscription.epoch:
                     raise StreamError(
                         f"{full} is in another epoch since {shown(url)} was written: its ids mean other tuples now",
@@ -49,11 +51,11 @@ def forward(
                     )
                 if not json:
                     err.print(f"{full} to {shown(url)} as '{reader}', from {subscription.position:,}", style="dim")
-                names = [name for name in subscription.schema.names if name not in HEADER]
+                names = subscription.columns
                 rows = 0
                 for some, position in _taken(subscription, known.upto if known else 0, options.limit):
-                    table = some.select([*HEADER, *names] if options.headers else names)
-                    writer.publish(*Rendering(sink.format, sink.key, table.schema).records(table), position)
+                    table = some if options.headers else some.select(names)
+                    writer.publish(*sink.rendering(table.schema).records(table), position)
                     rows += table.num_rows
     facts = {"stream": full, "to": shown(url), "reader": reader, "rows": rows}
     answer(json, facts, f"{plural(rows, 'row')} of {full} to {shown(url)}")

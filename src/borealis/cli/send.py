@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from borealis.cli.send_follow import Follower
     from borealis.client.publisher import Publisher
+    from borealis.client.row_form import RowForm
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
@@ -37,6 +38,14 @@ class SendOptions:
     ] = None
     batch_rows: Annotated[
         int | None, Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
+    ] = None
+    kind: Annotated[
+        str | None,
+        Option(
+            metavar="KIND",
+            help="What all rows do: come (+I), come in place of those with their keys (+U), go (-D, the key suffices). "
+            "If left out, as their column _kind says.",
+        ),
     ] = None
     end: Annotated[bool, Option("--end", help="End the stream behind the last row.")] = False
     time: Annotated[
@@ -85,6 +94,7 @@ def send(
     began = WALL.now()
     with cluster.client() as client, Screen(json) as screen:
         out = client.publisher(stream, name)
+        form = None if options.kind is None else _form(out, options.kind, followed)
         sending = PacedSender(out, screen, options.rate)
         stopped: Stopped | None = None
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
@@ -98,8 +108,11 @@ def send(
                 if skip:
                     done = plural(out.next_number, "batch", "batches")
                     screen.say(f"{out.name} has sent {done} before: going on behind row {skip:,}")
-                batches = whole_batches(source.batches(out.schema, skip, options.rows), options.rows)
+                wanted = out.schema if form is None else form.wanted
+                batches = whole_batches(source.batches(wanted, skip, options.rows), options.rows)
                 rows = ((batch, None) for batch in batches)
+            if form is not None:
+                rows = ((form.whole(batch), mark) for batch, mark in rows)
             with STOP.deferred():
                 sending.run(rows)
                 if options.end:
@@ -113,6 +126,15 @@ def send(
     _tell(out, sending, WALL.now() - began, json, stopped is not None)
     if stopped is not None:
         raise stopped
+
+
+def _form(out: Publisher, kind: str, followed: bool) -> RowForm:
+    """How rows become those of a kind."""
+    form = out.form(kind)
+    if followed and form.by_key:
+        hint = "send a file of keys; or give each record its own _kind"
+        raise InputError(f"--kind {kind} is not for a topic or a directory that is followed", hint=hint)
+    return form
 
 
 class PacedSender:

@@ -31,7 +31,7 @@ from borealis.connectors.kafka.reader import TakenRecords
 from borealis.connectors.sources import WATCH
 from borealis.disk import make_directory
 from borealis.errors import InputError, StreamError
-from borealis.kernels.time_of import TimeOf, note_in
+from borealis.kernels.time_of import TimeOf, key_in, note_in
 from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 from borealis.tuples import TIMESTAMP
 
@@ -105,7 +105,7 @@ class TopicFollower:
 
     def __init__(self, url: str, out: Publisher, time: str | None) -> None:
         self.source: KafkaSource = source_at(url)
-        self.source.begin(out.stream, time_of(out.schema, out.stream, time), None)
+        self.source.begin(out.stream, time_of(out.schema, out.stream, time), None, key_in(out.schema))
         self._out = out
         self._known = TopicMark.of(out, "topic")
         self.resumes = self._known is not None

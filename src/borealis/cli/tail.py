@@ -36,6 +36,10 @@ class TailOptions:
     ] = None
     limit: Annotated[int | None, Option(min=1, help="End after so many rows.")] = None
     headers: Annotated[bool, Option("--headers", help="Show the header columns of tuples, too.")] = False
+    insertions_only: Annotated[
+        bool,
+        Option("--insertions-only", help="Plain rows: what was corrected later stays as it was first given."),
+    ] = False
 
 
 def tail(
@@ -58,26 +62,33 @@ def tail(
 
         forward(stream, to, start, options, cluster, json)
         return
-    from borealis.cli.cells import TextRows, print_json
+    from borealis.cli.cells import print_json
+    from borealis.cli.changes import ChangedRows
     from borealis.connectors.files.text import JsonLines
 
     with (
         cluster.client() as client,
         client.subscribe(
-            stream, start, reader=options.reader, headers=options.headers, on_gap="continue"
+            stream,
+            start,
+            reader=options.reader,
+            headers=options.headers,
+            insertions_only=options.insertions_only,
+            on_gap="continue",
         ) as subscription,
         STOP.deferred(),
     ):
-        show = print_json if json else TextRows(followed=True).batch
+        out, err = console(), console(stderr=True)
+        coloured = out.color_system is not None and not out.no_color
+        show = print_json if json else ChangedRows(coloured).batch
         if json:
             JsonLines().check(subscription.schema)
-        err = console(stderr=True)
         if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
         left, gaps, jumps, lost, silent = options.limit, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
-            batch = subscription.read(QUIET_S)
+            batch = subscription.read(QUIET_S, left)
             at = f"{subscription.stream} goes on at {subscription.position:,}"
             notes = []
             if subscription.gaps > gaps:
@@ -100,12 +111,11 @@ def tail(
                     break
                 continue
             silent = False
-            shown = batch if left is None else batch.slice(0, left)
-            show(shown)
+            show(batch)
             if left is not None:
-                left -= shown.num_rows
+                left -= batch.num_rows
             if options.reader is not None:
-                subscription.ack(subscription.position - (batch.num_rows - shown.num_rows))
+                subscription.ack()
 
 
 def _silence(client: Client, subscription: Subscription) -> str:

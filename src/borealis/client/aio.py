@@ -176,6 +176,9 @@ class AsyncPublisher(Threaded[Publisher]):
     """A way into an input for many batches, in numbered order. `async with` waits at the end for all of them."""
 
     send = in_thread(Publisher.send)
+    insert = in_thread(Publisher.insert)
+    delete = in_thread(Publisher.delete)
+    replace = in_thread(Publisher.replace)
     heartbeat = in_thread(Publisher.heartbeat)
     end = in_thread(Publisher.end)
     flush = in_thread(Publisher.flush)

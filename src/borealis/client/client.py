@@ -67,6 +67,7 @@ class SubscribeOptions(TypedDict, total=False):
 
     reader: str | None  # under which tuples are kept until they are acknowledged
     headers: bool  # rows come with _id, _time, _kind and _stable
+    insertions_only: bool  # plain rows without _kind; results that were corrected later stay as they were
     on_gap: Literal["raise", "continue"]  # where tuples are missing; by default it raises
     auto_ack: bool  # what was handed out is acknowledged when more is asked for; by default it is
     timeout: float | None  # seconds without a tuple after which iteration raises TimeoutError
@@ -114,6 +115,9 @@ class Streams(ABC):
 
         With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
         where this one ended; `start` matters only the first time then.
+
+        Rows of a stream that carries revisions begin with `_kind`: `+I`, `-D`, or `-U` and right behind it `+U`. With
+        `insertions_only` only the first of these come, as plain rows: such a reader never hears that one was wrong.
         """
         made = Subscription(self, stream, ReadOptions(start, retries=self._retries, **options), self.machine)
         with self._lock:

@@ -19,7 +19,7 @@ import binascii
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -28,14 +28,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from borealis.client.row_form import RowForm, key_rows
 from borealis.client.subscriber import check_name
-from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError, InputError, StateError, StreamError, WireError
 from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import empty_rows
-from borealis.tuples import halves
+from borealis.tuples import KIND_NAMES, Kind, halves
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
@@ -140,13 +140,37 @@ class Publisher:
     def send(self, data: Any) -> int:
         """Send rows: a record batch, a table, a data frame, dicts or tuples. Returns the number of rows.
 
-        They are safe when `flush` returns, not before. Waits while too much is not acknowledged.
+        They are safe when `flush` returns, not before. Waits while too much is not acknowledged. If the input has a
+        key, a column `_kind` may say what each row does; without it, they are insertions.
         """
+        return self._send(data, None)
+
+    def insert(self, rows: Any) -> int:
+        """Send rows that come, whatever their `_kind` says."""
+        return self._send(rows, Kind.INSERTION)
+
+    def delete(self, keys: Any) -> int:
+        """Take rows away again by their keys: as values (tuples, if a key has several columns), or as rows.
+
+        Of rows (dicts, record batches, tables, data frames) only the columns of the key count.
+        """
+        return self._send(key_rows(keys), Kind.DELETION)
+
+    def replace(self, rows: Any) -> int:
+        """Send rows that come in place of those with their keys. They are whole: what is left out becomes null."""
+        return self._send(rows, Kind.UPDATE_AFTER)
+
+    def _send(self, data: Any, kind: Kind | None) -> int:
         rows = 0
-        for batch in batches_of(data, self.schema):
-            self._keep(batch)
+        for batch in self.form(None if kind is None else KIND_NAMES[kind]).batches(data, BATCH_ROWS):
+            for piece in pieces(batch):
+                self._keep(piece)
             rows += batch.num_rows
         return rows
+
+    def form(self, kind: str | None = None) -> RowForm:
+        """How rows become those of the input; with a `kind`, all of them are of it."""
+        return RowForm(self.stream, self.schema, kind)
 
     def send_batch(self, batch: pa.RecordBatch, mark: str | None = None) -> None:
         """Send a batch under one number, whatever its size; it must have the stream's columns already.
@@ -413,14 +437,6 @@ def schema_of(peer: Peer, stream: str) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer.arrow, validate=True)))
     except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
         raise WireError(f"{peer.address} sent no schema of {stream} ({error})") from None
-
-
-def batches_of(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Whatever holds rows, as batches of a stream's columns."""
-    if isinstance(data, Mapping):
-        data = [data]  # one row
-    for batch in as_source(data).batches(schema, 0, BATCH_ROWS):
-        yield from pieces(batch)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

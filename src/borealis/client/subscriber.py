@@ -35,6 +35,7 @@ from borealis.wire.follow import Start as Start
 from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 from borealis.wire.subscription import WireSubscription
+from borealis.wire.view import View
 
 START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 
@@ -51,6 +52,7 @@ class ReadOptions:
     start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
     reader: str | None = None
     headers: bool = False
+    insertions_only: bool = False
     on_gap: Literal["raise", "continue"] = "raise"
     auto_ack: bool = True
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
@@ -67,6 +69,10 @@ class ReadOptions:
             check_name("reader", self.reader)
         if self.on_gap not in ("raise", "continue"):
             raise InputError(f"on_gap={self.on_gap!r}", hint="give 'raise' or 'continue'")
+
+    @property
+    def view(self) -> View:
+        return View(self.headers, self.insertions_only)
 
 
 def parse_start(text: str) -> Start | None:
@@ -141,10 +147,12 @@ class Subscription:
         self, locator: Locator, stream: str, options: ReadOptions | None = None, machine: Machine = HERE
     ) -> None:
         self.options = options or ReadOptions()
+        self.view = self.options.view
         self._clock = machine.clock
         found = located(locator, stream, self._clock)
         self.stream = found.stream
-        self.schema: pa.Schema = pa.schema([])
+        self.schema: pa.Schema = pa.schema([])  # of what is handed out
+        self.columns: list[str] = []  # the same without the header
         self.gaps = 0  # how often the stream did not go on where it was
         self.lost = 0  # tuples that never came, as far as that is known
         self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
@@ -208,13 +216,16 @@ class Subscription:
             self.position = section.stop
             yield section
 
-    def read(self, timeout: float | None = None) -> pa.RecordBatch | None:
+    def read(self, timeout: float | None = None, rows_most: int | None = None) -> pa.RecordBatch | None:
         """The next batch; None if none came within so many seconds, or the stream has ended (see `ended`)."""
         try:
             section = self.take(timeout)
         except TimeoutError:
             return None
-        return None if section is None else self.whole(section)
+        if section is None:
+            return None
+        ids = self.view.ids(section)
+        return self.whole(section if rows_most is None or rows_most >= len(ids) else section.until(ids[rows_most]))
 
     def ack(self, upto: int | None = None) -> None:
         """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
@@ -269,7 +280,11 @@ class Subscription:
         while True:
             current, self._had = self._current, self.position
             if current is not None and self.position < current.stop:
-                return current.since(self.position)
+                rest = current.since(self.position)
+                if boundaries or self.view.ids(rest):
+                    return rest
+                self.position = rest.stop  # nothing in it is for this program
+                continue
             if ack:
                 self.ack_what_was_had()
             seconds = self.options.timeout if timeout is None else timeout
@@ -286,7 +301,7 @@ class Subscription:
                 self._life, self._acked, self._had = came.life, -1, section.first
             self._current, self.position = section, section.first
             self.ended = section.ended
-            if boundaries or len(section):
+            if boundaries:
                 return section
 
     def whole(self, section: Section) -> pa.RecordBatch:
@@ -296,15 +311,13 @@ class Subscription:
 
     def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
         """A section's rows, counted as they go."""
-        for row in self.with_headers(section).to_pylist():
-            self._had, self.position = self.position, self.position + 1
+        for number, row in zip(self.view.ids(section), self.with_headers(section).to_pylist(), strict=True):
+            self._had, self.position = self.position, number + 1
             yield row
 
     def with_headers(self, section: Section) -> pa.RecordBatch:
         """A section's tuples as the program wants them, with or without header."""
-        if not self.options.headers:
-            return section.rows
-        return section.with_header().combine_chunks().to_batches()[0]
+        return self.view.rows(section)
 
     @property
     def wants_to_ack(self) -> bool:
@@ -349,7 +362,8 @@ class Subscription:
             self.lost += max(0, feed.next_id - place.next_id)
         if place.epoch is None:
             self.position = self._had = feed.next_id
-        self._before, self.schema = (self.lost, self.jumps), feed.schema
+        self._before, self.schema = (self.lost, self.jumps), self.view.schema(feed.schema)
+        self.columns = replace(self.view, headers=False).schema(feed.schema).names
         return feed
 
     def _broken(self, error: BorealisError) -> None:

@@ -23,6 +23,7 @@ from borealis.compile.types import blaming, empty, nullable, require_nullable
 from borealis.diagram.boxes.base import Box, flat
 from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
+from borealis.kernels.replaying_history import CAME, REPLACED
 from borealis.kernels.step import Step, schema_text
 from borealis.state.delta import TableSpec
 from borealis.tuples import KIND, Kind
@@ -94,6 +95,7 @@ class Lowering:
         self._flows: dict[str, _Flow] = {}
         self._levels = [Level()]
         self._bounds: list[tuple[str, tuple[str, ...]]] = []
+        self._behind: dict[str, int] = {}
         self._tags = 0
         self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
 
@@ -111,8 +113,19 @@ class Lowering:
 
     def empty(self, flow: str) -> DataFrame:
         """A frame with a flow's columns and no rows, to ask Spark about expressions."""
-        frame = empty(self.spark, self._flows[flow].schema)
-        return frame.drop(KIND) if self.revised(flow) else frame
+        return empty(self.spark, self.columns(flow))
+
+    def columns(self, flow: str) -> StructType:
+        """The columns of a flow that users know of."""
+        carried = self._carried(flow)
+        return StructType([field for field in self._flows[flow].schema.fields if field.name not in carried])
+
+    def _carried(self, flow: str) -> list[str]:
+        """What maps carry along: kinds, and when a row came that is given again."""
+        schema = self._flows[flow].schema
+        return [
+            name for name in (KIND, CAME, REPLACED) if name in schema.names and (name != KIND or is_revised(schema))
+        ]
 
     def revised(self, flow: str) -> bool:
         """Whether a flow carries rows that correct earlier ones."""
@@ -126,9 +139,9 @@ class Lowering:
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
     def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
-        """These columns, and behind them the kinds of the rows, if they have any."""
-        if self.revised(source):
-            exprs = {name: text for name, text in exprs.items() if name != KIND} | {KIND: KIND}
+        """These columns, and behind them the kinds of the rows, if they have any, and when they came."""
+        carried = self._carried(source)
+        exprs = {name: text for name, text in exprs.items() if name not in carried} | unchanged(carried)
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
@@ -159,10 +172,12 @@ class Lowering:
         options: dict[str, Any],
         by: Sequence[Sequence[str]] | None = None,
         tables: tuple[TableSpec, ...] = (),
+        behind_us: int = 0,
     ) -> None:
         """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key.
 
-        Without keys, it looks at each row alone, and any bucket may have any row.
+        Without keys, it looks at each row alone, and any bucket may have any row. Its boundary stays `behind_us` behind
+        those of its sources.
         """
         flows = [self._flows[s] for s in sources]
         many = self.buckets > 1 and by is not None
@@ -176,6 +191,8 @@ class Lowering:
             keys = [tuple(key) if move else None for key, move in zip(by, moves, strict=True)]
         self._step(op, box, out, sources, nullable(schema), level, True, options, keys)
         self.tables[box.name] = tables
+        if behind_us:
+            self._behind[out] = behind_us
 
     # -- the whole
 
@@ -187,6 +204,7 @@ class Lowering:
             self._bounds,
             self._levels,
             self.aside,
+            self._behind,
         )
 
     def add_outlets(self, outputs: dict[str, str], hidden: tuple[str, ...]) -> dict[str, Outlet]:
@@ -220,12 +238,7 @@ class Lowering:
         step = replace(step, as_json=self._is_json(frame))
         exprs = {} if flow.channel is not None else translate_all(frame, texts)
         twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
-        revised = is_revised(schema)
         if flow.channel is not None or len(twins) < len(texts):
-            if revised:
-                first = next(text for name, text in texts.items() if name not in twins)
-                why = f"`{flat(first)}` is left to Spark, where rows that correct earlier ones cannot go yet"
-                raise box.wrong(why, "write it with functions that have an Arrow form, as `explain` shows them")
             require_nullable(box, flow.schema)
             require_nullable(box, schema)
             channel, level = flow.channel, flow.level
@@ -242,8 +255,10 @@ class Lowering:
             op, options["predicate"] = "filter", twins[""]
         else:
             op, options["exprs"] = "map", list(twins.items())
-        if revised:
+        if is_revised(schema):
             options["revised"] = True
+        if CAME in schema.names:
+            options["again"] = True  # what fails here failed when it first came
         self._step(op, box, out, (source,), schema, flow.level, flow.parted, options)
 
     def _is_json(self, frame: DataFrame) -> bool:

@@ -26,7 +26,13 @@ _ALIAS = "__x"  # no user's column: in a select list a later item may refer to a
 
 def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
     """A frame with these columns, all nullable, and no rows."""
-    return spark.createDataFrame([], nullable(schema))
+    columns = nullable(schema)
+    try:
+        java = spark._jsparkSession  # Python's own call takes ten times as long, and a diagram makes many
+        frame = java.createDataFrame(spark._jvm.java.util.ArrayList(), java.parseDataType(columns.json()))
+    except AnalysisException:  # some types are for Python alone, as TIME
+        return spark.createDataFrame([], columns)
+    return DataFrame(frame, spark)
 
 
 def hidden(frame: DataFrame, time: Column | None = None, position: Column | None = None) -> DataFrame:
@@ -181,10 +187,3 @@ def first_line(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0]
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text)
     return re.sub(r"\s*SQLSTATE:.*$", "", text).rstrip(".")
-
-
-def plain_column(text: str, columns: list[str]) -> str | None:
-    """The column that an expression merely names, if it does no more."""
-    name = text.strip()
-    bare = name[1:-1] if len(name) > 2 and name[0] == name[-1] == "`" else name
-    return next((c for c in columns if c.lower() == bare.lower()), None)

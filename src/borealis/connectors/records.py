@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -24,8 +24,9 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
+from borealis.kernels.kinds import NO_KIND, UNKNOWN, kinds_of
 from borealis.kernels.time_of import TimeOf
-from borealis.tuples import Int64s
+from borealis.tuples import KIND, Int64s
 from borealis.values import decimals
 from borealis.values.fit import RowOrigin, choose, fit, fit_column
 from borealis.values.python import batch_of
@@ -76,12 +77,15 @@ class Records(Protocol):
         ...
 
 
-def records(format_: str, schema: pa.Schema) -> Records:
-    if format_ not in FORMATS:
+def records(
+    format_: str, schema: pa.Schema, formats: Mapping[str, Callable[[pa.Schema], Records]] | None = None
+) -> Records:
+    formats = FORMATS if formats is None else formats
+    if format_ not in formats:
         raise InputError(
-            f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format_, FORMATS)
+            f"no record format '{format_}' (has: {', '.join(formats)})", hint=did_you_mean(format_, formats)
         )
-    return FORMATS[format_](schema)
+    return formats[format_](schema)
 
 
 def decode(
@@ -167,13 +171,21 @@ def _sifted(
     if len(pieces) > 1 and (np.diff(record) < 0).any():
         order = np.argsort(record, kind="stable")
         rows, record = rows.take(pa.array(order)), record[order]
-    if time is not None and (faults := time.faults(rows)):
+    if time is not None and (faults := unfit(rows, time)):
         reasons = {int(record[at]): why for at, why in reversed(faults)}
-        found += [(i, f"{IT} has no time: {why}", "") for i, why in reasons.items()]
+        found += [(i, f"{IT} has {why}", "") for i, why in reasons.items()]
         timed = ~np.isin(record, np.array(sorted(reasons), np.int64))
         rows, record = rows.filter(pa.array(timed)), record[timed]
     every = sorted([*bad, *found])[: 1 if first else None]
     return Decoded(rows, record, [(i, why) for i, why, _ in every], raw, every[0][2] if every else "")
+
+
+def unfit(rows: pa.RecordBatch, time: TimeOf) -> list[tuple[int, str]]:
+    """The rows that an input does not take, and what they have: no time that needs one, or a kind that is none."""
+    unknown = np.flatnonzero(kinds_of(rows) == UNKNOWN) if KIND in rows.schema.names else ()
+    return sorted(
+        [*((int(at), NO_KIND) for at in unknown), *((at, f"no time: {why}") for at, why in time.faults(rows))]
+    )
 
 
 def _reason(error: Exception) -> tuple[str, str]:
@@ -183,6 +195,7 @@ def _reason(error: Exception) -> tuple[str, str]:
 
 
 def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    batches = [batch for batch in batches if batch.num_rows] or batches[:1]
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -258,7 +271,7 @@ class JsonRecords:
             return None
         if table.num_rows != len(values) or table.schema != self._raw:
             return None
-        if self._fold and any(column.null_count for column in table.columns):
+        if self._fold and any(table[name].null_count for name in self._raw.names if name != KIND):
             return None  # perhaps it stands there under another name
         return fit(table.to_batches()[0], self._schema, RECORD, text=True)
 
@@ -278,7 +291,7 @@ def parse_json(line: bytes | str, where: str, **numbers: Any) -> Any:
         known = isinstance(error, json.JSONDecodeError)  # which counts lines and columns of this line alone
         why = f"{error.msg} at character {error.pos + 1}" if known else error  # type: ignore[union-attr]
         raise InputError(
-            f"{where} is not JSON ({why}): {_shown(line)!r}", hint="write one JSON object per line, in UTF-8"
+            f"{where} is not JSON ({why}): {shown(line)!r}", hint="write one JSON object per line, in UTF-8"
         ) from None
 
 
@@ -287,13 +300,14 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     value = parse_json(line, where, parse_float=decimals.number, parse_int=_integer)
     if not isinstance(value, dict):
         raise InputError(
-            f"{where} is not a JSON object: {_shown(line)!r}",
+            f"{where} is not a JSON object: {shown(line)!r}",
             hint="write one JSON object per line, without brackets around or commas between them",
         )
     return value
 
 
-def _shown(record: bytes | str) -> str:
+def shown(record: bytes | str) -> str:
+    """The beginning of a record, for an error."""
     return (record[:SHOWN].decode(errors="replace") if isinstance(record, bytes) else record[:SHOWN]).rstrip("\r\n")
 
 
@@ -413,7 +427,7 @@ def dialect(options: CsvOptions) -> dict[str, Any]:
 
 def wrong_fields(where: str, count: int, columns: int, text: str) -> InputError:
     return InputError(
-        f"{where} has {count} fields, not {columns}: {_shown(text)!r}",
+        f"{where} has {count} fields, not {columns}: {shown(text)!r}",
         hint="quote fields that hold the delimiter or a line break",
     )
 

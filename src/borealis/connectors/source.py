@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from borealis.connectors.dead_letters import DeadLetters
 from borealis.errors import InputError
+from borealis.kernels.kinds import kinds_of
 from borealis.kernels.time_of import TimeOf, note_in
+from borealis.tuples import Kind
 
 
 @runtime_checkable
@@ -31,10 +33,11 @@ class LiveSource(Source, Protocol):
 
     dead_letters: DeadLetters  # what it could not read
 
-    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Comes before `batches`: the input, its time (a record without one is dead), and the state directory.
+    def begin(self, name: str, time: str | TimeOf, home: Path | None, key: Sequence[str] = ()) -> None:
+        """Comes before `batches`: the input, its time (a record without one is dead), the state directory, and the
+        columns by which rows can be deleted and replaced.
 
-        With None nothing is remembered: each start begins at the beginning.
+        Without a directory nothing is remembered: each start begins at the beginning.
         """
         ...
 
@@ -50,7 +53,10 @@ def cut(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:
 
 
 class SortedSource:
-    """The rows of another source by time, equal times as they stand there. All of them are held in memory at once."""
+    """The rows of another source by time, equal times as they stand there. All of them are held in memory at once.
+
+    What corrects a row comes at the newest time before it.
+    """
 
     finite_and_ordered = True
 
@@ -73,6 +79,8 @@ class SortedSource:
         times, fault = time.until_fault(rows)
         if fault is not None:
             raise InputError(f"row {len(times) + 1} has no time ({fault})", hint="drop or repair such rows")
+        corrects = kinds_of(rows) != Kind.INSERTION
+        times = np.where(corrects, np.maximum.accumulate(times), times)  # it stays behind what it corrects
         if (np.diff(times) < 0).any():
             rows = rows.take(pa.array(np.argsort(times, kind="stable")))
         for batch in rows.slice(skip).combine_chunks().to_batches():

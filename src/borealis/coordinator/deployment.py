@@ -63,9 +63,6 @@ def warnings(layout: Layout) -> list[str]:
 
 def _checked(yaml: str) -> Spec:
     spec = passes.checked(Spec.from_yaml(yaml))
-    if revised := next((one for one in spec.inputs if one.history is not None), None):
-        hint = "run the diagram in one process, `borealis run`, or leave the history out"
-        raise revised.wrong("it has a history: corrections are not carried between nodes yet", hint)
     if not is_name(spec.name):
         hint = f"{NAME_RULE}: the name is part of its streams' names"
         raise DiagramError(f"a diagram called {brief(spec.name)} cannot be deployed", hint=hint)

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from borealis.diagram.boxes import Box
 from borealis.diagram.frozen import Frozen
+from borealis.diagram.passes.replays import together
 from borealis.diagram.spec import ERRORS, Spec, origin
 from borealis.errors import DiagramError, OutputError, did_you_mean
 
@@ -49,6 +50,7 @@ def cut(
             (stage[s] + (box.name in cuts or place[s] != place[box.name]) for s in _before(box, boxes)), default=0
         )
     home = _components(boxes, stage, place, cuts)
+    _check_together(spec, home)
     groups: dict[str, list[str]] = {}
     for name in boxes:
         groups.setdefault(home[name], []).append(name)
@@ -94,8 +96,12 @@ def check_outputs(spec: Spec, given: Iterable[str]) -> list[str]:
 def even_cuts(spec: Spec, pieces: int) -> list[str]:
     """Where to cut so that each connected part of the diagram falls into about so many pieces of about equal length."""
     found: list[str] = []
+    kept_together = together(spec)
     for piece in cut(spec):
         share = {name: i * pieces // len(piece.boxes) for i, name in enumerate(piece.boxes)}
+        share |= {
+            name: share[names[0]] for one, names in kept_together.items() if one in share for name in (one, *names)
+        }
         for name in piece.boxes:
             before = [share[s] for s in _before(spec.box(name), share)]
             if before and share[name] > max(before):
@@ -133,6 +139,16 @@ def _spread(boxes: Mapping[str, Box], wanted: Mapping[str, str]) -> dict[str, st
             if place[source] is None:
                 place[source] = place[box.name]
     return place
+
+
+def _check_together(spec: Spec, home: Mapping[str, str]) -> None:
+    """Refuse to cut between a history and an aggregate to which it gives rows again."""
+    for name, others in together(spec).items():
+        apart = next((one for one in others if home[one] != home[name]), None)
+        if apart is not None:
+            why = "rows that come again say when they first came, which only their own unit knows"
+            hint = f"cut before '{others[0]}' or behind '{name}', or leave its history_at out"
+            raise spec.box(name).wrong(f"history_at: it cannot be in another unit than '{apart}': {why}", hint)
 
 
 def _before(box: Box, boxes: Collection[str]) -> list[str]:

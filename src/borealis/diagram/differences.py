@@ -36,7 +36,7 @@ def _named(spec: Spec, noun: str) -> dict[str, Any]:
         return {box.name: {"kind": box.kind, **box.plain()[box.kind]} for box in spec.boxes}
     if noun == "input":
         return {one.name: one.plain() for one in spec.inputs}
-    return {one.name: {"from": one.source, "full": one.full} for one in spec.outputs}
+    return {one.name: one.body() for one in spec.outputs}
 
 
 def _of_kind(noun: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:

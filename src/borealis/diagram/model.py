@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
@@ -12,13 +12,15 @@ from typing import Any, Literal, Unpack
 from borealis.diagram import drawing, passes
 from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.boxes.history import CONFLICT, EXPIRED
+from borealis.diagram.boxes.revisions import Given
 from borealis.diagram.boxes.sql_write import BAD
+from borealis.diagram.branches import Branches
 from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.names import no_column
 from borealis.diagram.protection import ALL, Protection, ProtectOptions
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError
 
 Time = str | timedelta  # a length of time
 Columns = str | Sequence[str]
@@ -297,10 +299,13 @@ class Stream:
         over: Window | CountWindow | Time | None = None,
         exprs: Mapping[str, str] | None = None,
         *,
+        history_at: str | None = None,
         name: str | None = None,
         **columns: str,
     ) -> Stream:
         """One tuple per group and window; an aggregate called like a parameter has to come in the dict `exprs`.
+
+        `history_at` names the input that gives rows again when one goes, so that they need not be kept here, too.
 
         >>> trades = Diagram("trades").input("trades", "ts TIMESTAMP, k STRING, v DOUBLE")
         >>> trades.aggregate(by="k", over=window("1 minute", timeout="10 seconds"), n="count(*)").columns
@@ -314,12 +319,13 @@ class Stream:
             raise DiagramError("an aggregate without a window", hint=hint)
         if not isinstance(over, Window | CountWindow):
             over = window(over)
-        windows: dict[str, Any] = {"timeout": None if over.timeout_us is None else show(over.timeout_us)}
+        fields: dict[str, Any] = {"by": by, "history_at": history_at, "exprs": dict(exprs or {}) | columns}
+        fields["timeout"] = None if over.timeout_us is None else show(over.timeout_us)
         if isinstance(over, CountWindow):
-            windows |= {"count": over.size, "every": over.slide}
+            fields |= {"count": over.size, "every": over.slide}
         else:
-            windows |= {"size": show(over.size_us), "slide": show(over.slide_us)}
-        return self._then("aggregate", self._named(name), by=by, **windows, exprs=dict(exprs or {}) | columns)
+            fields |= {"size": show(over.size_us), "slide": show(over.slide_us)}
+        return self._then("aggregate", self._named(name), **fields)
 
     def join(self, other: Stream, *, on: str, within: Time | None = None, name: str | None = None) -> Stream:
         """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
@@ -392,16 +398,26 @@ class Stream:
         return self._then("sql_read", name, statement=statement, gives=gives, **fields)
 
     def sql_write(
-        self, statement: str, *, database: str = DATABASE, give_up: str = GIVE_UP, name: str | None = None
+        self,
+        statement: str | None = None,
+        *,
+        table: str | None = None,
+        key: Columns | None = None,
+        database: str = DATABASE,
+        give_up: str = GIVE_UP,
+        name: str | None = None,
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
+
+        In place of a statement, a `table` is kept: the newest tuple of each `key`, and none that was taken back.
 
         >>> calls = Diagram("calls").input("calls", "ts TIMESTAMP, customer INT")
         >>> kept = calls.sql_write("INSERT INTO calls (at, who) VALUES (:ts, :customer)", database="warehouse")
         >>> kept.columns, kept.bad.columns
         (['ts', 'customer'], ['ts', 'customer', 'reason'])
         """
-        return self._then("sql_write", name, statement=statement, database=database, give_up=give_up)
+        fields = {"table": table, "key": key, "database": database, "give_up": give_up}
+        return self._then("sql_write", name, statement=statement, **fields)
 
     @property
     def bad(self) -> Stream:
@@ -438,9 +454,25 @@ class Stream:
         self.diagram.protect(origin(self.source), **how)
         return self
 
-    def output(self, name: str, *, full: Literal["wait", "drop"] = "wait") -> None:
-        """Give this stream to clients under a name. In a cluster, a slow client makes it wait, or loses tuples."""
-        output = Output(name=name, source=self.source, full=full)
+    def output(
+        self,
+        name: str,
+        *,
+        full: Literal["wait", "drop"] = "wait",
+        revisions: Given = "all",
+        important: str | None = None,
+    ) -> None:
+        """Give this stream to clients under a name. In a cluster, a slow client makes it wait, or loses tuples.
+
+        Where it is corrected, `revisions="final"` gives each result once, when it can no longer change, and "drop" as
+        it first came. With `important`, only changes are given of which that is true, of the row that goes or comes.
+
+        >>> quotes = Diagram("ticker").input("quotes", "ts TIMESTAMP, price DOUBLE", late="revise", history="1 hour")
+        >>> highest = quotes.aggregate(over=window("5 minutes"), highest="max(price)")
+        >>> highest.output("bills", revisions="final")
+        >>> highest.output("alarms", important="highest > 100")
+        """
+        output = Output(name=name, source=self.source, full=full, revisions=revisions, important=important)
         self.diagram._grow(outputs=(*self.diagram.spec.outputs, output))
 
     def _then(self, kind: str, name: str | None, *others: Stream, **fields: Any) -> Stream:
@@ -462,28 +494,6 @@ class Stream:
         if name not in self.columns:
             raise no_column(name, self.columns)
         return name
-
-
-@dataclass(frozen=True)
-class Branches:
-    """The streams of a route, in order: `branches.urgent`, `branches["urgent"]`, or unpacked."""
-
-    streams: Mapping[str, Stream]
-
-    def __iter__(self) -> Iterator[Stream]:
-        return iter(self.streams.values())
-
-    def __getitem__(self, name: str) -> Stream:
-        if name not in self.streams:
-            raise DiagramError(
-                f"no branch '{name}' (has: {', '.join(self.streams)})", hint=did_you_mean(name, self.streams)
-            )
-        return self.streams[name]
-
-    def __getattr__(self, name: str) -> Stream:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self[name]
 
 
 def _same(columns: Iterable[str]) -> dict[str, str]:

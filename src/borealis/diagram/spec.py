@@ -15,6 +15,7 @@ from borealis.diagram import notation, protection, sql
 from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.boxes.base import Names
 from borealis.diagram.boxes.history import CHANGE, CONFLICT, EXPIRED, REASON
+from borealis.diagram.boxes.revisions import Given
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.names import no_column, require_columns
@@ -144,10 +145,38 @@ class Output(Frozen):
     name: str
     source: str
     full: Literal["wait", "drop"] = "wait"  # in a cluster, when its queue is full: the unit waits, or the oldest go
+    revisions: Given = "all"  # `final`: each result once, when it can no longer change; `drop`: as it first came
+    important: str | None = None  # an expression over the row: only changes of which it is true are given
+
+    @model_validator(mode="after")
+    def _check(self) -> Output:
+        if self.important is not None and self.revisions != "all":
+            hint = f"leave 'important' out: with revisions {self.revisions} no changes are given"
+            raise DiagramError(f"'important' and revisions: {self.revisions}", hint=hint)
+        if self.important is not None and sql.is_empty(self.important):
+            raise DiagramError(
+                "'important' is empty", hint="say what is true of rows whose changes matter: price > 100"
+            )
+        return self
+
+    @property
+    def limited(self) -> bool:
+        """Whether its readers want less than all changes."""
+        return self.revisions != "all" or self.important is not None
+
+    @property
+    def expressions(self) -> list[str]:
+        return [] if self.important is None else [self.important]
+
+    def body(self) -> dict[str, Any]:
+        """All that is said of it; what is as always is left out."""
+        said = {name: getattr(self, name) for name in ("full", "revisions", "important")}
+        return {"from": self.source} | {k: v for k, v in said.items() if v != type(self).model_fields[k].default}
 
     def plain(self) -> Any:
         """It as the YAML form has it."""
-        return self.source if self.full == "wait" else {"from": self.source, "full": self.full}
+        body = self.body()
+        return body if len(body) > 1 else self.source
 
 
 class Spec(Frozen):
@@ -375,7 +404,7 @@ def _read_input(name: str, body: Any) -> Input:
 def _read_output(name: str, body: Any) -> Output:
     if not isinstance(body, dict):
         return Output(name=name, source=body)
-    _known(f"output '{name}'", body, ("from", "full"))
+    _known(f"output '{name}'", body, ("from", "full", "revisions", "important"))
     if "from" not in body:
         raise DiagramError(f"output '{name}': 'from' is missing", hint="say where its tuples come from")
     return Output(name=name, **{"source" if k == "from" else k: v for k, v in body.items()})

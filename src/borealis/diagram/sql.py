@@ -376,6 +376,13 @@ def _read_call(name: str, inner: Sequence[Token], text: str) -> CallText:
     return CallText(function, () if arguments == ["*"] else tuple(arguments))
 
 
+def plain_column(text: str, columns: list[str]) -> str | None:
+    """The column that an expression merely names, if it does no more."""
+    name = text.strip()
+    bare = name[1:-1] if len(name) > 2 and name[0] == name[-1] == "`" else name
+    return next((c for c in columns if c.lower() == bare.lower()), None)
+
+
 def percentages(text: str) -> list[float]:
     """What `percentile` is asked for: one number between 0 and 1, or several in `array(...)`.
 

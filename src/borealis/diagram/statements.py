@@ -23,6 +23,8 @@ _PIECE = re.compile(
     | .""",
     re.VERBOSE | re.DOTALL,
 )
+_TABLE = re.compile(r"""(?:"(?:[^"]|"")+"|[A-Za-z_]\w*)(?:\.(?:"(?:[^"]|"")+"|[A-Za-z_]\w*))?""")
+_KEEPS = ("sqlite", "postgresql")  # the databases that can keep a table by its key
 _URL = re.compile(r"[a-z][a-z0-9]*(?:\+[a-z0-9_]+)?://")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{\w+\}")
@@ -70,6 +72,20 @@ def check_statement(statement: str, columns: Sequence[str], *, reads: bool) -> N
         if name not in columns:
             wrong = no_column(name, columns)
             raise DiagramError(f"parameter ':{name}': {wrong.message}", hint=wrong.hint or "a parameter is a column")
+
+
+def check_table(table: str, database: str) -> None:
+    """Refuse what names no table, and a database that is known not to replace rows by a key."""
+    if not _TABLE.fullmatch(table):
+        raise DiagramError(f"'{table}' is no name of a table", hint="name it as in SQL: bills, or public.bills")
+    if not is_name(database) and not keeps_tables(database):
+        hint = "SQLite and PostgreSQL are known; write a statement= for any other"
+        raise DiagramError(f"no table can be kept by a key in '{database.partition(':')[0]}'", hint=hint)
+
+
+def keeps_tables(database: str) -> bool:
+    """Whether a database, given by its URL or by its kind, has INSERT ... ON CONFLICT."""
+    return database.startswith(_KEEPS)
 
 
 def check_database(database: str) -> None:

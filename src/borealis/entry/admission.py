@@ -18,9 +18,9 @@ import pyarrow as pa
 from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
-from borealis.kernels.kinds import UNKNOWN, kinds_of
+from borealis.kernels.kinds import NO_KIND, UNKNOWN, adds, kinds_of
 from borealis.kernels.time_of import TimeOf
-from borealis.tuples import FIRST_TIME, KIND_NAMES, LAST_TIME, TIME, Int8s, Int64s, Kind
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int8s, Int64s, Kind
 
 
 @dataclass(frozen=True)
@@ -159,19 +159,12 @@ class EntryPoint:
         unknown = np.flatnonzero(kind == UNKNOWN) if kind is not None else np.empty(0, np.int64)
         if len(unknown):
             rows = rows.slice(0, int(unknown[0]))
-        back = None if kind is None else np.isin(kind[: len(rows)], (Kind.DELETION, Kind.UPDATE_BEFORE))
-        if back is None or not back.any():
-            time, fault = self.time.until_fault(rows)
-        else:
-            own = np.flatnonzero(~back)
-            some, fault = self.time.until_fault(rows.take(pa.array(own)))
-            n = len(rows) if fault is None else int(own[len(some)])
-            time = np.full(n, self.cursor.newest)
-            time[own[: len(some)]] = some
-            time = np.where(back[:n], np.maximum.accumulate(time), time)
+        time, fault = self.time.until_fault(rows)
+        if kind is not None and not (own := adds(kind[: len(time)])).all():
+            time = np.where(own, time, np.maximum(np.maximum.accumulate(time), self.cursor.newest))
         if fault is not None:
             return time, f"no time ({fault})"
-        return time, f"no kind that is known (one of {', '.join(KIND_NAMES)})" if len(unknown) else None
+        return time, NO_KIND if len(unknown) else None
 
     @property
     def time_column(self) -> str:

@@ -80,10 +80,10 @@ class EntryStep:
         return head, [_tuples(s) for s in self.sections]
 
     @classmethod
-    def of(cls, head: dict[str, Any], blobs: list[Any], schema: pa.Schema) -> EntryStep:
+    def of(cls, head: dict[str, Any], blobs: list[Any], schemas: Sequence[pa.Schema]) -> EntryStep:
         """From a record; the rows stay in its bytes."""
-        parts = zip(head["parts"], blobs, strict=True)
-        return cls([_section(part, pa.py_buffer(blob), schema) for part, blob in parts], head["facts"])
+        parts = zip(head["parts"], blobs, schemas, strict=True)
+        return cls([_section(part, pa.py_buffer(blob), schema) for part, blob, schema in parts], head["facts"])
 
 
 def _ends(sections: Sequence[Section]) -> Facts:
@@ -166,12 +166,12 @@ class EntryLog:
     """The steps of a durable entry point on disk; without a root, nothing is kept."""
 
     def __init__(
-        self, root: Path | None, stream: str, schema: pa.Schema, node: str = "", machine: Machine = HERE
+        self, root: Path | None, stream: str, schemas: Sequence[pa.Schema], node: str = "", machine: Machine = HERE
     ) -> None:
         self.root, self.node = root, node
         self._machine, self._disk = machine, machine.disk
         self.failure: LogFailure | None = None
-        self._stream, self._schema = stream, schema
+        self._stream, self._schemas = stream, schemas  # of the stream, and of its late side
         self._segments: SegmentLog | None = None
         self._claimed: SegmentLog | None = None  # not read
 
@@ -196,7 +196,7 @@ class EntryLog:
                 found.first = list(head["facts"].get("next", [head["first"], 0]))
                 found.standing = list(head["facts"].get("boundary", found.standing))
                 continue
-            for part, sections in zip(EntryStep.of(head, blobs, self._schema).sections, found.sections, strict=True):
+            for part, sections in zip(EntryStep.of(head, blobs, self._schemas).sections, found.sections, strict=True):
                 if len(part) or len(part.bound):
                     sections.append(part)
         found.facts = dict(log.facts)
@@ -235,18 +235,18 @@ class EntryLog:
         self._disk.remove_all(root)
         log = self._new(root)
         standing = [s.sections[0].standing if s.sections else s.boundary for s in snapshots]
-        ends = [boundary_only(s.first_id, self._schema, NOTHING, b) for s, b in zip(snapshots, standing, strict=True)]
+        ends = [boundary_only(s.first_id, s.schema, NOTHING, b) for s, b in zip(snapshots, standing, strict=True)]
         log.next_id, log.facts = ends[0].first, facts | _ends(ends)
         try:
             for _ in log.open():
                 pass
             for parts in zip_longest(*(s.sections for s in snapshots)):
-                behind = (boundary_only(end.stop, self._schema, NOTHING, end.final) for end in ends)
+                behind = (boundary_only(end.stop, end.rows.schema, NOTHING, end.final) for end in ends)
                 ends = [end if part is None else part for part, end in zip(parts, behind, strict=True)]
                 head, blobs = EntryStep(ends, {}).record()
                 log.append(head | {"first": log.next_id}, blobs, sync=False)
             jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
-            ends = [boundary_only(s.next_id, self._schema, NOTHING, s.boundary) for s in snapshots]
+            ends = [boundary_only(s.next_id, s.schema, NOTHING, s.boundary) for s in snapshots]
             head, blobs = EntryStep(ends, jumps).record()
             log.append(head | {"first": log.next_id}, blobs)
         except BaseException:
@@ -255,7 +255,7 @@ class EntryLog:
         return log
 
     def _new(self, root: Path) -> SegmentLog:
-        belongs = {"stream": self._stream, "columns": self._schema.to_string()}
+        belongs = {"stream": self._stream, "columns": self._schemas[0].to_string()}
         return SegmentLog(root, belongs, machine=self._machine)
 
     def _check_room(self, root: Path, count: int) -> None:

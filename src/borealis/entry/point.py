@@ -32,7 +32,7 @@ from borealis.machine import HERE, Machine
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined, section
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME
 from borealis.wire.messages import BatchHead, Receipt
 
 Snapshots = Mapping[str, QueueSnapshot]  # by arrow
@@ -58,6 +58,11 @@ class StreamConfig:
     epoch: str | None = None  # None: that of the log, or a new one
     node: str = ""  # where it is, for the user who has to make room on its disk
 
+    @property
+    def schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """The stream's and its late side's: what is late came, and takes nothing back."""
+        return self.schema, pa.schema([field for field in self.schema if field.name != KIND])
+
     def queues(self, logged: Logged, machine: Machine) -> tuple[OutputQueue, OutputQueue]:
         """The stream's and its late side's, with what the log has held."""
         on_time = self._queue(logged, 0, "", self.readers, machine)
@@ -65,9 +70,10 @@ class StreamConfig:
 
     def _queue(self, logged: Logged, which: int, suffix: str, readers: Sequence[str], machine: Machine) -> OutputQueue:
         name, epoch = self.stream + suffix, self.epoch + suffix if self.epoch else logged.epoch(which)
-        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, machine=machine)
+        schema = self.schemas[which]
+        queue = OutputQueue(name, schema, self.limits, readers=readers, epoch=epoch, machine=machine)
         if logged.facts:
-            queue.reset_to(logged.snapshot(name, self.schema, readers, which, queue.epoch))
+            queue.reset_to(logged.snapshot(name, schema, readers, which, queue.epoch))
         return queue
 
 
@@ -90,7 +96,7 @@ class Entry:
         machine: Machine = HERE,
     ) -> None:
         self.spec, self.schema, self.standby = spec, place.schema, standby
-        self.log = EntryLog(log, place.stream, place.schema, place.node, machine)
+        self.log = EntryLog(log, place.stream, place.schemas, place.node, machine)
         logged = Logged()
         if standby:  # what an earlier life left there may be damaged, and is not needed
             self.log.claim()
@@ -111,6 +117,7 @@ class Entry:
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
         self._loaded = False  # from a primary
+        self._lasting = False  # on standby, too: what comes survives a power cut before it is answered
         self._closed = False
         self._moved_to: str | None = None  # deposed: the address that serves it now; may be empty
         self._met: set[str] | None = None  # publishers since ids jumped; None: they never did
@@ -216,7 +223,9 @@ class Entry:
         if self._point.refused is not None:
             raise self._point.refused
         on_time = self._on_time(admitted)
-        late = admitted.rows.filter(pa.array(admitted.late)) if admitted.late.any() else self.schema.empty_table()
+        late = self.late.schema.empty_table()
+        if admitted.late.any():
+            late = admitted.rows.select(late.column_names).filter(pa.array(admitted.late))
         late_time = admitted.time[admitted.late]
         tail: list[int] = []
         if head.heartbeat is not None and (bound := self._point.idle(head.heartbeat)) is not None:
@@ -284,7 +293,7 @@ class Entry:
         if bound is None:
             return
         tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
-        nothing = boundary_only(self.late.next_id, self.schema, NOTHING, self.late.boundary)
+        nothing = boundary_only(self.late.next_id, self.late.schema, NOTHING, self.late.boundary)
         try:
             self._commit(tail, nothing, {}, {}, silent_us / 1e6)
         finally:
@@ -303,23 +312,37 @@ class Entry:
             self.state.apply(state)
 
     def extend(self, state: Facts, snapshots: Snapshots) -> None:
-        """While standing by: what is new at the primary. The log is not synced: the primary has its own."""
+        """While standing by: what is new at the primary, which has a log of its own: that of a backup is not synced."""
         with self.lock:
             self._check_open()
             for name, snapshot in snapshots.items():
                 self.queues[name].check_news(snapshot)
             parts = [self._news(self.queues[name], snapshot) for name, snapshot in snapshots.items()]
             if state.get("steps", 0) > self.state.steps:
-                self.log.append(EntryStep(parts, state), sync=False)
+                self.log.append(EntryStep(parts, state), sync=self._lasting)
             for name, snapshot in snapshots.items():
                 self.queues[name].apply(snapshot)
             self.state.apply(state)
+
+    def make_durable(self) -> None:
+        """While standing by: make the log survive a power cut, all of it now, and at once what comes from now on.
+
+        A backup does so before it claims the place of its primary, whose log is not looked for once that is granted.
+        """
+        with self.lock:
+            self._check_open()
+            self._lasting = True
+            with suppress(StateError):  # what cannot be synced is written again
+                if not self.log.missing:
+                    return self.log.sync()
+            if self._loaded:
+                self._rewrite()
 
     def _news(self, queue: OutputQueue, snapshot: QueueSnapshot) -> Section:
         """What of a snapshot the queue has not got, as one."""
         at = (queue.next_id, queue.boundary)
         new = [part.since(at[0]).above(at[1]) for part in snapshot.sections if (part.stop, part.final) > at]
-        return joined(new) if new else boundary_only(snapshot.next_id, self.schema, NOTHING, snapshot.boundary)
+        return joined(new) if new else boundary_only(snapshot.next_id, queue.schema, NOTHING, snapshot.boundary)
 
     def start(self) -> None:
         """Serve the stream from now on. Ids, numbers and boundaries go on where the primary's last message ended.

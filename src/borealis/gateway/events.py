@@ -23,6 +23,7 @@ from borealis.threads import Threads
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.problems import problem_of
+from borealis.wire.view import View
 
 if TYPE_CHECKING:
     from borealis.client.aio import AsyncSubscription
@@ -57,19 +58,18 @@ def rendered(under: Subscription, section: Section, limit: int | None) -> Iterat
     """The tuples of a section as events, a few at a time; the first so many only, if there is a limit."""
     from borealis.connectors.files.text import JsonLines  # here: the coordinator starts without all the other sinks
 
-    count = len(section) if limit is None else min(limit, len(section))
-    for at in range(0, count, ROWS_AT_ONCE):
-        first = section.first + at
-        some = section.since(first).until(min(first + ROWS_AT_ONCE, section.first + count))
-        lines = JsonLines().lines(under.with_headers(some)).to_pylist()
-        yield "".join(f"id: {number}\ndata: {line}\n" for number, line in enumerate(lines, first)).encode()
+    ids = under.view.ids(section)[:limit]
+    for at in range(0, len(ids), ROWS_AT_ONCE):
+        some = ids[at : at + ROWS_AT_ONCE]
+        lines = JsonLines().lines(under.with_headers(section.since(some[0]).until(some[-1] + 1))).to_pylist()
+        yield "".join(f"id: {number}\ndata: {line}\n" for number, line in zip(some, lines, strict=True)).encode()
 
 
-def listening(cluster: Cluster, stream: str, start: Start, headers: bool) -> AsyncSubscription:
+def listening(cluster: Cluster, stream: str, start: Start, view: View) -> AsyncSubscription:
     """A client's subscription, whatever happens in between. Opening it raises where there is nothing to listen to."""
     from borealis.client.aio import AsyncSubscription  # here, so that the coordinator starts without publishers
 
-    options = ReadOptions(start, headers=headers, timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
+    options = ReadOptions(start, **vars(view), timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
     return AsyncSubscription(THREADS, lambda: Subscription(CatalogRoute(cluster), stream, options))
 
 
@@ -113,10 +113,11 @@ async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | 
                 while (piece := await in_thread(partial(next, pieces, None))) is not None:
                     yield piece
                     wrote = now()
-                if left is not None and len(section) >= left:
-                    yield b'event: limit\ndata: {"next_id": %d}\n\n' % (section.first + left)
+                ids = under.view.ids(section)
+                if left is not None and len(ids) >= left:
+                    yield b'event: limit\ndata: {"next_id": %d}\n\n' % (ids[left - 1] + 1)
                     return
-                left = None if left is None else left - len(section)
+                left = None if left is None else left - len(ids)
                 if section.ended:
                     yield END
                     return

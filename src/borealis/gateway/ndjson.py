@@ -6,7 +6,6 @@ It is read ahead a little, while what has come before is worked on. An error nam
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
@@ -127,11 +126,10 @@ class ParsedRows(NamedTuple):
 
 def rows_of(lines: Sequence[NumberedLine], schema: pa.Schema) -> ParsedRows:
     """The lines as rows of exactly this schema; a column that a line lacks is null there."""
-    from borealis.connectors.records import JsonRecords, decode  # here, so that the coordinator starts without
+    from borealis.client.row_form import JsonRows  # here, so that the coordinator starts without
+    from borealis.connectors.records import decode
 
-    found = decode(
-        [line.text for line in lines], JsonRecords(schema, fold=True, bytes_most=math.inf), schema, first=True
-    )
+    found = decode([line.text for line in lines], JsonRows(schema), schema, first=True)
     if not found.bad:
         return ParsedRows(found.rows)
     error = found.error(f"line {lines[found.bad[0][0]].number}")

@@ -27,10 +27,12 @@ from borealis.message import PROTOCOL
 from borealis.streams.section import empty_rows
 from borealis.wire.messages import NAME_RULE, BatchHead, Receipt, is_name
 from borealis.wire.problems import problem_of
+from borealis.wire.view import View
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
 LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
+INSERTIONS_ONLY = "plain rows without _kind: what was corrected later stays as it was first given"
 DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
@@ -58,6 +60,9 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         borealis_number: Annotated[int | None, Header(ge=0, lt=2**63)] = None,
     ) -> Response:
         """Send rows, one JSON object a line. Lines before a bad one are taken.
+
+        Of an input with a key, `_kind` says what a row does: `+I` (or nothing) comes, `+U` comes in place of the row
+        with its key, `-D` takes that row away, for which the key suffices.
 
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
@@ -96,15 +101,20 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         same: Annotated[str | None, Query(alias="from", description="the same as `start`")] = None,
         limit: Annotated[int | None, Query(ge=1, description="end after so many rows")] = None,
         headers: Annotated[bool, Query(description="with _id, _time, _kind and _stable")] = False,
+        insertions_only: Annotated[bool, Query(description=INSERTIONS_ONLY)] = False,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """Listen to a stream: server-sent events with the tuple's id and its row as JSON, until it ends."""
+        """Listen to a stream: server-sent events with the tuple's id and its row as JSON, until it ends.
+
+        Rows of a stream that carries revisions begin with `_kind`: `+I` came, `-D` went; `-U` went, and the `+U` right
+        behind it came in its place.
+        """
         if listeners.locked():
             hint = "listen by Arrow Flight instead: /v1/locate tells where"
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = listening(cluster, location.stream, begin, headers)
+        listener = listening(cluster, location.stream, begin, View(headers, insertions_only))
         await listener.open()
         return StreamingResponse(
             events(listener, limit, ending, listeners, cluster.threads),
@@ -181,7 +191,15 @@ NDJSON = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/x-ndjson": {"schema": {"type": "string", "example": '{"ts": "2024-05-01T12:00:00Z"}'}}
+            "application/x-ndjson": {
+                "schema": {"type": "string", "example": '{"ts": "2024-05-01T12:00:00Z"}'},
+                "examples": {
+                    "corrections": {
+                        "summary": "of an input with a key: a row is replaced, another one deleted",
+                        "value": '{"_kind": "+U", "ts": "2024-05-01T12:00:00Z", "id": 1}\n{"_kind": "-D", "id": 2}\n',
+                    }
+                },
+            }
         },
     }
 }

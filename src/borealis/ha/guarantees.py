@@ -93,9 +93,9 @@ def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
     """From nothing, only state can be built again that depends on a stretch of input, and not on where it begins."""
     standby = "choose passive or active"
     if protection.guarantee == "precise" and classified.kind == DETERMINISTIC:
-        boxes = ", ".join(name for name, (kind, _) in classified.why.items() if kind == DETERMINISTIC) or "a box"
-        reason = f"windows of {boxes} would be aligned to where the backup begins to read, and stay so"
-        raise _impossible(protection, reason, f"{standby}, or guarantee no-loss")
+        why = ((name, reason) for name, (kind, reason) in classified.why.items() if kind == DETERMINISTIC)
+        box, reason = next(why, ("a box", "its state depends on where its backup begins to read"))
+        raise _impossible(protection, f"'{box}' cannot be built again exactly: {reason}", standby)
     endless = [arrow for arrow, span in classified.retention.items() if span is None]
     if endless:
         reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which no node keeps"

@@ -86,6 +86,11 @@ class Primary:
         """Whether output waits for the backup."""
         return self.joined and self.precise and self.nondeterministic and self.holds
 
+    @property
+    def urgent(self) -> bool:
+        """Whether output waits that came since."""
+        return self.holding and self.last.train > self._acked
+
     # -- what happens
 
     def join(self) -> Effects:
@@ -145,6 +150,9 @@ class Primary:
         """The backup has lost the thread: it needs the whole."""
         self._under_way, self.known = None, False
 
+    def doubt(self) -> None:
+        """The backup may have held this node for dead, and taken over: nothing more is given before it answers."""
+
     # -- what differs
 
     def _on_commit(self, step: CommitPoint) -> Effects:
@@ -155,8 +163,7 @@ class Primary:
         return Effects(sent.step.positions(), self._released(sent.step))
 
     def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
-        urgent = self.holding and self.last.train > self._acked
-        return urgent or now - self._sent_at >= self.interval_s
+        return self.urgent or now - self._sent_at >= self.interval_s
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         kind: MessageKind = "facts" if self.known else "whole"
@@ -175,10 +182,38 @@ class Primary:
 
 @dataclass
 class Amnesia(Primary):
-    """Nothing is kept: the backup learns only how far ids have come, so that its own go on behind a hole."""
+    """Nothing is kept: the backup learns only how far ids have come, so that its own go on behind a hole.
+
+    A unit's output is not given while it doubts: under the ids of its backup readers would get the same once more.
+    """
+
+    doubts: bool | None = field(default=None, kw_only=True)  # None: it gives whatever comes
+
+    @property
+    def holding(self) -> bool:
+        return self.joined and self.doubts is not None
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self.doubts)
+
+    def doubt(self) -> None:
+        self.doubts = None if self.doubts is None else self.joined
+
+    def remove_backup(self) -> Effects:
+        effects = super().remove_backup()
+        self.doubt()
+        return effects
 
     def _on_commit(self, step: CommitPoint) -> Effects:
-        return Effects(step.positions())
+        return Effects(step.positions(), step.outputs if self.holding and not self.doubts else None)
+
+    def _on_ack(self, sent: Want) -> Effects:
+        self._forget(sent.step)
+        if not self.holding:
+            return Effects(sent.step.positions())
+        self.doubts = False
+        return Effects(sent.step.positions(), self.last.outputs)
 
 
 @dataclass
@@ -254,8 +289,12 @@ class Upstream(Primary):
         return [self._start, *self._steps]
 
     def adopt(self, retained: Sequence[CommitPoint]) -> None:
-        """Go on with what another node's policy retained; the last of it is where the unit stands now."""
-        self._start, self._floor = retained[0], retained[-1]
+        """Go on with what another node's policy retained; the last of it is where the unit stands now.
+
+        Its output is here, and here alone: what readers lack is no more delivered than it was.
+        """
+        self._start = retained[0]
+        self._floor = next((step for step in reversed(retained) if step.silent), retained[0])
         self._steps = deque(retained[1:])
 
     def tick(self, now: float, received: Mapping[str, int]) -> Effects:

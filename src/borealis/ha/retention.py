@@ -6,10 +6,13 @@ the arrows from the outlet:
 
 - a box needs the tuples with time > b - `holds_us`, as it says: an aggregate those of windows that end after b
   (neither slide nor timeout matter, both depend on the tuples of one window only), a join those of either side that a
-  new tuple can meet, a resample those that wait and what counts for them. Without a bound, such as where windows are
-  counted in tuples, it needs everything; without state nothing, and times stay as they are.
+  new tuple can meet, a resample those that wait and what counts for them, a box that asks a database those that can
+  still be taken back. Without a bound, such as where windows are counted in tuples, it needs everything; without
+  state nothing, and times stay as they are.
 - boxes in a row add up. A box built again may emit wrong results for old windows, made of what is no longer there. They
   do not matter: boxes further down could use them only for what ended at or before b.
+- what carries corrections brings tuples with a time of at least b - history, so that all state on a way with such an
+  arrow reaches back by that much more.
 
 Late tuples come without boundaries, so state that is made of them is never let go, before the input ends.
 """
@@ -20,6 +23,7 @@ from collections.abc import Mapping
 from functools import reduce
 
 from borealis.diagram.cut import Piece
+from borealis.diagram.passes.revisions import revised_arrows
 from borealis.diagram.spec import LATE, Spec
 from borealis.tuples import LAST_TIME
 
@@ -57,16 +61,21 @@ def _spans(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Span
     mine = set(piece.boxes)
     # late tuples come without boundaries, so what is made of them has none before the input ends
     boundless = {box.name for box in spec.downstream(i.name + LATE for i in spec.inputs)}
+    revised = revised_arrows(spec)
     behind: dict[str, Span] = dict.fromkeys(outlets, 0)  # of the arrows that lead to an outlet
     for box in reversed([box for box in spec.topological() if box.name in mine]):
         ahead = [behind[arrow] for arrow in box.arrows if arrow in behind]
         if not ahead:
             continue
         own = None if box.stateful and box.name in boundless else box.holds_us
+        if box.holds_revised:
+            own = _sum(own, max((revised.get(source, 0) for source in box.sources), default=0))
         further = _sum(own, reduce(_longer, ahead))
         for source in box.sources:
             behind[source] = _longer(behind.get(source, 0), further)
-    return {arrow: behind.get(arrow, 0) for arrow in piece.reads}
+    spans = {arrow: behind.get(arrow, 0) for arrow in piece.reads}
+    history = max((revised.get(arrow, 0) for arrow in behind), default=0)
+    return {arrow: span + history if span else span for arrow, span in spans.items()}
 
 
 def _sum(a: Span, b: Span) -> Span:

@@ -220,7 +220,8 @@ class ExactSum:
 
     def running(self, stored: Columns, slot: Int64s) -> Columns:
         low, carry = running_ints(stored["s"], slot)
-        out = {"s": low, "h": running_counts(stored["h"], slot) + carry, "c": running_counts(stored["c"], slot)}
+        high = running_counts(stored["h"], slot) if stored["h"].any() else 0
+        out = {"s": low, "h": high + carry, "c": running_counts(stored["c"], slot)}
         if self.long:
             high, above = running_ints(stored["h"], slot)
             high, above = add_ints(high, above, np.arange(len(high)), carry)

@@ -183,7 +183,7 @@ class AggregateKernel(Grouped):
     # -- tables
 
     def _delta(self, touched: Columns, fresh: list[int], dead: list[int], floor: int | None) -> Delta:
-        delta = self._group_delta(fresh, dead)
+        delta = self.group_delta(fresh, dead)
         if floor is not None:
             touched = take(touched, np.flatnonzero(touched[PANE] >= floor))
         if len(touched[PANE]) or floor is not None:

@@ -6,8 +6,11 @@ hold the ranks, which are unique integers.
 
 from __future__ import annotations
 
-from heapq import heapify, heappushpop
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heappushpop
 from itertools import chain
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +27,23 @@ CHUNKS_MOST = 32  # that held rows lie in: then they are copied into one
 DEAD_LEAST = 1024  # rows that have left are swept out when they are so many, and more than those that are held
 
 
+@dataclass(frozen=True)
+class Moved:
+    """What rows of a train do to buffers. A place is one among those held or, behind them, in the train."""
+
+    left: Int64s  # the places of rows that leave, in order
+    pusher: Int64s  # and the row of the train that makes each do so
+    stays: Int64s  # rows of the train that are in a buffer now
+    gone: Int64s  # places of held rows that are in none any more
+
+
 class BSortKernel:
     """State: `held`, the rows in the buffers, keyed by their (cause, sub), with all columns of the input.
 
     Between two tuples a buffer has at most `buffer` - 1 rows: the next tuple fills it, and one leaves at once.
     """
 
-    tables = (TableSpec("held", (CAUSE, SUB)),)
+    tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB)),)
 
     def __init__(self, schema: pa.Schema, value: str, by: list[str], buffer: int, names: list[str]) -> None:
         self.value, self.by, self.room = value, by, buffer - 1
@@ -47,14 +60,20 @@ class BSortKernel:
         """Put each row into its group's buffer. What leaves has the cause of the row that pushed it out, and a time not
         before that row's; at the end of the stream, of the boundary.
         """
+        rows, time, cause, delta = self._settle(flow, self._push(flow, np.arange(len(flow)), {}))
+        if not len(time):
+            return empty_flow(self.out, flow.bounds), delta
+        return Flow(rows.select(self.out.names), time, cause, rank_within(cause), flow.bounds), delta
+
+    def _settle(self, flow: Flow, moved: Moved) -> tuple[pa.Table, Int64s, Int64s, Delta]:
+        """Hold what stays: the rows that leave, as they were held, their times and causes, and what changed."""
         before = len(self.held)
-        left, pusher, stays = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
         new = flow.held(self.schema)
         both = pa.concat_tables([self.held, new])
-        rows = both.take(pa.array(left))
-        time, cause = np.maximum(column_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
-        gone = np.sort(left[left < before])
-        put = new.take(pa.array(stays)).combine_chunks()
+        rows = both.take(pa.array(moved.left))
+        time, cause = np.maximum(column_numbers(rows, TIME), flow.time[moved.pusher]), flow.cause[moved.pusher]
+        gone = moved.gone
+        put = new.take(pa.array(moved.stays)).combine_chunks()
         self.held = pa.concat_tables([self.held, put])
         if _ends(flow.bounds):
             rest = self._alive()
@@ -72,17 +91,19 @@ class BSortKernel:
             cut = self.held.select([CAUSE, SUB]).take(pa.array(gone)).combine_chunks() if len(gone) else None
             delta["held"] = Change(put, cut=cut)
         self._sweep(ended=_ends(flow.bounds))
-        if not len(time):
-            return empty_flow(self.out, flow.bounds), delta
-        return Flow(rows.select(self.out.names), time, cause, rank_within(cause), flow.bounds), delta
+        return rows, time, cause, delta
 
-    def _push(self, flow: Flow) -> tuple[Int64s, Int64s, Int64s]:
-        """Run all rows through the buffers: the places of those that leave (held ones, then the train's), the row that
-        pushed each out, in order; and the rows of the train that stay.
+    def _push(self, flow: Flow, running: Int64s, takes: Mapping[int, int]) -> Moved:
+        """Run these rows of the train through the buffers, in this order. Those in `takes` do not go in: each takes a
+        row out, given by its place, unless that has left already; then it leaves itself.
         """
-        group, _ = self.groups.encode([flow.rows[name] for name in self.by], len(flow))
+        if not len(running):
+            return Moved(NOTHING, NOTHING, NOTHING, NOTHING)
+        every, _ = self.groups.encode([flow.rows[name] for name in self.by], len(flow))
+        group = every[running]
         by_group = np.argsort(group, kind="stable")
         groups, starts = np.unique(group[by_group], return_index=True)
+        by_group = running[by_group]
         buffers = [self.places.get(g, []) for g in groups.tolist()]
         held = np.fromiter(chain.from_iterable(buffers), np.int64)
         values = [
@@ -93,28 +114,64 @@ class BSortKernel:
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         old, new = ranks[: len(held)].tolist(), ranks[len(held) :].tolist()
+        base = len(self.held)
+        places = np.concatenate([held, base + by_group])
+        out = _ranks_taken(places, ranks, base, takes)  # by the rank of what takes
         left: list[int] = []
-        heaps, pushers = [], []
+        heaps, pushers, gone = [], [], []
         at = 0
         for buffer, start, stop in zip(buffers, starts.tolist(), [*starts[1:].tolist(), len(new)], strict=True):
-            full = min(start + self.room - len(buffer), stop)  # from here on, each row pushes one out
-            heap = old[at : at + len(buffer)] + new[start:full]
+            mine = old[at : at + len(buffer)]
             at += len(buffer)
+            if out and not out.keys().isdisjoint(new[start:stop]):
+                leaves, pushed, heap = self._one_by_one(mine, new[start:stop], out)
+                gone += [rank for rank in mine if rank not in heap]
+                left += leaves
+                pushers.append(by_group[start:stop][pushed])
+                heaps.append(list(heap))
+                continue
+            full = min(start + self.room - len(buffer), stop)  # from here on, each row pushes one out
+            heap = mine + new[start:full]
             heapify(heap)
             left += [heappushpop(heap, rank) for rank in new[full:stop]]
             pushers.append(by_group[full:stop])
             heaps.append(heap)
         pusher = np.concatenate(pushers)
         in_turn = np.argsort(pusher, kind="stable")
-        base = len(self.held)
-        place = np.concatenate([held, base + by_group])[order]  # of each rank
+        place = places[order]  # of each rank
+        leaving = place[np.array(left, np.int64)][in_turn]
         stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
         stays = np.sort(stay[stay >= base]) - base
         # those that stay will stand behind all that are held
         stay = np.where(stay < base, stay, base + np.searchsorted(stays, stay - base))
         sizes = np.array([len(heap) for heap in heaps])
         self._put_places(groups, sizes, stay[np.lexsort((stay, np.repeat(np.arange(len(groups)), sizes)))])
-        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], stays
+        lost = np.concatenate([leaving[leaving < base], place[np.array(gone, np.int64)]])
+        return Moved(leaving, pusher[in_turn], stays, np.unique(lost))
+
+    def _one_by_one(
+        self, buffer: list[int], ranks: list[int], out: Mapping[int, int]
+    ) -> tuple[list[int], list[int], set[int]]:
+        """Rows of one group, some of which take others out: the ranks that leave, by which rows, and that stay."""
+        heap, inside = list(buffer), set(buffer)
+        heapify(heap)
+        left, pushed = [], []
+        for i, rank in enumerate(ranks):
+            if rank not in out:
+                heappush(heap, rank)
+                inside.add(rank)
+                if len(inside) > self.room:
+                    while (least := heappop(heap)) not in inside:
+                        pass  # it was taken out
+                    inside.remove(least)
+                    left.append(least)
+                    pushed.append(i)
+            elif out[rank] in inside:
+                inside.remove(out[rank])
+            else:
+                left.append(rank)
+                pushed.append(i)
+        return left, pushed, inside
 
     def _put_places(self, groups: Int64s, sizes: Int64s, places: Int64s) -> None:
         stops, every = np.cumsum(sizes), places.tolist()
@@ -167,6 +224,16 @@ class BSortKernel:
 def make(step: Step) -> BSortKernel:
     o = step.options
     return BSortKernel(schema_of(o["schema"]), o["value"], o["by"], o["buffer"], schema_of(step.schema).names)
+
+
+def _ranks_taken(places: Int64s, ranks: Int64s, base: int, takes: Mapping[int, int]) -> dict[int, int]:
+    """The ranks of rows of the train that take others out, and those of the others; by places that these ranks have."""
+    if not takes:
+        return {}
+    order = np.argsort(places)
+    both = [base + np.array(list(takes)), np.array(list(takes.values()))]
+    taker, taken = (ranks[order[np.searchsorted(places[order], some)]].tolist() for some in both)
+    return dict(zip(taker, taken, strict=True))
 
 
 def _ends(bounds: Bounds) -> bool:

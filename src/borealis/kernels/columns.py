@@ -91,6 +91,11 @@ def take(columns: Columns, index: Int64s) -> Columns:
     return {k: v[index] if isinstance(v, np.ndarray) else v.take(pa.array(index)) for k, v in columns.items()}
 
 
+def filtered(columns: Columns, keep: NDArray[np.bool_]) -> Columns:
+    mask = pa.array(keep)
+    return {k: v[keep] if isinstance(v, np.ndarray) else v.filter(mask) for k, v in columns.items()}
+
+
 def concat(parts: Sequence[Columns]) -> Columns:
     if len(parts) == 1:
         return parts[0]

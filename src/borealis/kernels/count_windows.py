@@ -7,7 +7,7 @@ is kept for ever: without it the next window would begin at another tuple.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +32,23 @@ class CountWindows(OpenWindows):
 
     counts = NOTHING  # by group number
 
+    def fork(self, groups: int, opened: Columns, counted: Int64s) -> Self:
+        made = super().fork(groups, opened, counted)
+        made.counts = counted
+        return made
+
+    def twin(self) -> Self:
+        made = super().twin()
+        made.counts = self.counts.copy()
+        return made
+
     def _overlap(self, rows: int) -> int:
         begun = (int(self.counts.max(initial=0)) + rows) // self.slide + 1
         return min(-(-self.size // self.slide), begun)
 
     def _absorb(self, rows: Columns) -> Columns:
         group, time = rows[GROUP], rows[TIME]
-        self.counts = self.groups.grown(self.counts, 0)
+        self.counts = self.numbers.grown(self.counts, 0)
         # a run: the rows of one group; they get the numbers from `before` up to `after`
         begin = np.flatnonzero(np.insert(group[1:] != group[:-1], 0, True))
         many = np.diff(np.append(begin, len(group)))
@@ -79,7 +89,7 @@ class CountWindows(OpenWindows):
         closed, last = take(entries, np.flatnonzero(full)), last[full]
         return self._closed(closed, end=last, due=last + 1, timed_out=False)
 
-    def _expired(self, boundary: int) -> Columns:
+    def _expired(self, boundary: int | Int64s) -> Columns:
         deadline = self._deadline(self.open[OPENED])
         over = (deadline <= boundary) if self.timeout_us is not None else np.zeros(len(deadline), np.bool_)
         return self._closed(self._take_out(over), end=deadline[over], due=deadline[over], timed_out=True)
@@ -102,7 +112,7 @@ class CountWindows(OpenWindows):
     def apply(self, delta: Delta) -> None:
         super().apply(delta)
         if (counts := delta.get(COUNTS.name)) is not None:
-            self.counts = self.groups.grown(self.counts, 0)
+            self.counts = self.numbers.grown(self.counts, 0)
             self.counts[counts.put[GROUP].to_numpy()] = counts.put[COUNT].to_numpy()
 
     def tables_now(self) -> dict[str, pa.Table]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from borealis.of_schema import OfSchema
-from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int64s
+from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
 
 NOTHING: Int64s = np.empty(0, np.int64)
 HEAD = (CAUSE, SUB, TIME)  # the first columns of rows that a kernel holds
@@ -31,8 +33,19 @@ class Bounds:
         return int(self.time[-1]) if len(self.time) else self.standing
 
     def at(self, cause: Int64s) -> Int64s:
-        """The boundary in force when rows of these causes come."""
-        return np.insert(self.time, 0, self.standing)[np.searchsorted(self.cause, cause, "left")]
+        """The boundary in force when rows of these causes come. Where they rise, as in a flow, that is one copy."""
+        every = np.insert(self.time, 0, self.standing)
+        if np.any(cause[1:] < cause[:-1]):
+            return every[np.searchsorted(self.cause, cause, "left")]
+        start = np.searchsorted(cause, self.cause, "right")
+        return np.repeat(every, np.diff(start, prepend=0, append=len(cause)))
+
+    def behind(self, us: int) -> Bounds:
+        """The same so much earlier; the end of a stream stays where it is."""
+        standing, *time = (behind(one, us) for one in (self.standing, *self.time.tolist()))
+        later = np.array(time, np.int64)
+        rises = later > np.insert(later, 0, standing)[:-1]
+        return Bounds(standing, self.cause[rises], later[rises])
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,16 @@ class Flow:
 
     def __len__(self) -> int:
         return len(self.time)
+
+    @cached_property
+    def on_time(self) -> bool:
+        """Whether no row lies behind the boundary at it."""
+        start = np.insert(np.searchsorted(self.cause, self.bounds.cause, "right"), 0, 0)
+        filled = start < np.append(start[1:], len(self))
+        if not filled.any():
+            return True
+        least = np.minimum.reduceat(self.time, start[filled])
+        return bool(np.all(least >= np.insert(self.bounds.time, 0, self.bounds.standing)[filled]))
 
     def take(self, index: Int64s) -> Flow:
         """The rows at these places, in this order; the caller keeps (cause, sub) sorted."""
@@ -78,6 +101,11 @@ _empty = OfSchema(lambda schema: schema.empty_table())
 
 def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
     return Flow(_empty(schema), NOTHING, NOTHING, NOTHING, bounds)
+
+
+def behind(boundary: int, by: int) -> int:
+    """So far behind a boundary, not before the beginning of time; of a stream that has ended nothing is behind."""
+    return boundary if boundary == LAST_TIME else max(boundary, FIRST_TIME + by) - by
 
 
 def merge_bounds(inputs: list[Bounds]) -> Bounds:
@@ -109,8 +137,19 @@ def rank_within(cause: Int64s) -> Int64s:
     >>> rank_within(np.array([3, 3, 7, 8, 8, 8])).tolist()
     [0, 1, 0, 0, 1, 2]
     """
-    n = len(cause)
-    if n == 0:
-        return NOTHING
-    starts = np.flatnonzero(np.concatenate(([True], cause[1:] != cause[:-1])))
-    return np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))
+    n, new = len(cause), differs(cause)
+    starts = np.flatnonzero(new)
+    if 2 * len(starts) < n:
+        return np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))
+    rank = np.zeros(n, np.int64)
+    again = np.flatnonzero(~new)
+    starts = np.flatnonzero(differs(again - np.arange(len(again))))
+    rank[again] = again + 1 - np.repeat(again[starts], np.diff(np.append(starts, len(again))))
+    return rank
+
+
+def differs(values: Int64s) -> NDArray[np.bool_]:
+    """Whether each is another than the one before it; the first is."""
+    found = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from borealis.kernels.flow import NOTHING, differs
 from borealis.tuples import Int64s
 
 Floats = NDArray[np.float64]
@@ -74,11 +75,28 @@ def running_counts(values: Int64s, slot: Int64s) -> Int64s:
     >>> running_counts(np.array([1, 2, 5, -1]), np.array([0, 0, 3, 3])).tolist()
     [1, 3, 5, 4]
     """
-    total = np.cumsum(values)  # what wraps around in it wraps back when a run's start is taken off
-    begin = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])[: len(slot)])
-    before = total[begin] - values[begin]
-    sums: Int64s = total - np.repeat(before, np.diff(np.append(begin, len(slot))))
-    return sums
+    if not len(values):
+        return NOTHING
+    begin = np.flatnonzero(differs(slot))
+    steps = values.copy()
+    steps[begin[1:]] -= np.add.reduceat(values, begin)[:-1]  # what wraps around in a sum wraps back by that
+    return np.cumsum(steps)
+
+
+def unmatched(steps: Int64s, slot: Int64s, had: Int64s | int = 0) -> NDArray[np.bool_]:
+    """Of steps of 1 and -1 in runs of equal slots: those that take one off where there is none left. They count for
+    nothing, so that no sum is ever negative. `had`: what was there before, for each step the same in all of its run.
+
+    >>> unmatched(np.array([-1, 1, -1, -1, 1, -1]), np.array([0, 0, 0, 0, 2, 2])).tolist()
+    [True, False, False, True, False, False]
+    """
+    sums = running_counts(steps, slot) + had
+    run = np.cumsum(np.append(False, slot[1:] != slot[:-1])[: len(slot)])
+    apart = 2 * len(steps) + 1  # so far below the lowest of a run the next one lies
+    lowest = np.minimum.accumulate(np.minimum(sums, 0) - run * apart) + run * apart
+    before = np.append(0, lowest[:-1])
+    before[np.append(True, run[1:] != run[:-1])[: len(run)]] = 0
+    return (sums < 0) & (sums < before)
 
 
 def running_ints(values: Int64s, slot: Int64s) -> tuple[Int64s, Int64s]:

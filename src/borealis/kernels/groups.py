@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,28 @@ from borealis.tuples import TIME, TIMESTAMP, Int64s
 GROUP = "group"
 START, END = "window_start", "window_end"
 GROUPS = TableSpec("groups", (GROUP,))
+CODES_MOST = 1 << 40  # so that what comes behind still fits into a word
 _NAN = object()  # NaN is one group, though no NaN equals another in Python
 
 
-class Groups:
+class Numbers:
+    """Numbers from 0 up to a capacity, and values by number."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+
+    @property
+    def capacity(self) -> int:
+        """One above the largest number in use."""
+        return self._capacity
+
+    def grown(self, values: Int64s, fill: int) -> Int64s:
+        """Values by number, with room for all numbers in use."""
+        lacking = self.capacity - len(values)
+        return values if lacking <= 0 else np.append(values, np.full(max(lacking, len(values)), fill))
+
+
+class Groups(Numbers):
     """Numbers for group keys, and the keys back from the numbers: the same key has the same number for as long as any
     window needs it. Numbers of dead groups are used again.
 
@@ -38,13 +56,7 @@ class Groups:
 
     @property
     def capacity(self) -> int:
-        """One above the largest number in use."""
         return len(self._key)
-
-    def grown(self, values: Int64s, fill: int) -> Int64s:
-        """Values by group number, with room for all numbers in use."""
-        lacking = self.capacity - len(values)
-        return values if lacking <= 0 else np.append(values, np.full(max(lacking, len(values)), fill))
 
     def encode(self, columns: list[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Int64s, list[int]]:
         """The number of each row's key, and the numbers given out for the first time."""
@@ -92,8 +104,18 @@ class Groups:
                 heapq.heappush(self._free, number)
 
     def keys(self, numbers: Int64s) -> list[pa.Array]:
-        keys = [self._key[n] for n in numbers.tolist()]
-        return [pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t) for i, t in enumerate(self.types)]
+        if len(numbers) > self.capacity:  # each key once
+            return [column.take(pa.array(numbers)) for column in self._columns(self._key)]
+        return self._columns([self._key[n] for n in numbers.tolist()])
+
+    def _columns(self, keys: Sequence[Any]) -> list[pa.Array]:
+        """Keys as columns; null where a number is free."""
+        free = (None,) * len(self.types)
+        columns = zip(*(free if key is None else key for key in keys), strict=True) if keys else ([] for _ in free)
+        return [
+            pa.array([float("nan") if v is _NAN else v for v in column], t)
+            for column, t in zip(columns, self.types, strict=True)
+        ]
 
     def alive(self) -> Int64s:
         """All numbers in use, rising."""
@@ -181,14 +203,17 @@ class Grouped:
         if not len(self.open[GROUP]) or not len(wanted[0]):
             return np.zeros(len(wanted[0]), np.int64), np.zeros(len(wanted[0]), np.bool_)
         have = want = np.zeros(1, np.int64)  # one sortable code for both sides
+        span = 1
         for name, values in zip(self.key, wanted, strict=True):
             mine = self.open[name]
-            if name == GROUP:
-                many = int(max(mine.max(), values.max())) + 1
+            least = int(min(mine.min(), values.min()))
+            many = int(max(mine.max(), values.max())) - least + 1
+            if span * many < CODES_MOST:
+                mine, values = mine - least, values - least
             else:  # any numbers: their ranks
                 distinct = np.unique(np.concatenate([mine, values]))
                 mine, values, many = np.searchsorted(distinct, mine), np.searchsorted(distinct, values), len(distinct)
-            have, want = have * many + mine, want * many + values
+            have, want, span = have * many + mine, want * many + values, span * many
         at = np.minimum(np.searchsorted(have, want), len(have) - 1)
         return at, have[at] == want
 
@@ -211,9 +236,9 @@ class Grouped:
 
     def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
         """Closed windows as rows, with the keys of their groups."""
-        return Flow(self._result_rows(closed, keys), closed[TIME], cause, rank_within(cause), bounds)
+        return Flow(self.result_rows(closed, keys), closed[TIME], cause, rank_within(cause), bounds)
 
-    def _result_rows(self, closed: Columns, keys: list[pa.Array]) -> pa.Table:
+    def result_rows(self, closed: Columns, keys: list[pa.Array]) -> pa.Table:
         columns = dict(zip(self.by, keys, strict=True))
         columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
         columns |= {name: pa.array(closed[name]) for name in self.more}
@@ -222,7 +247,7 @@ class Grouped:
 
     # -- groups
 
-    def _group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
+    def group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
         gone = set(dead)
         born = [n for n in fresh if n not in gone]
         cut = sorted(gone.difference(fresh))

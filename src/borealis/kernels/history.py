@@ -1,21 +1,27 @@
 """History: rows with kinds in, signed rows out (Borealis 3.2). It remembers rows by their key while they may change.
 
-Whether a row is still known hangs on the boundary at the change, never on when it is forgotten here.
+Whether a row is still known hangs on the boundary at the change, never on when it is forgotten here. A train of
+insertions whose keys rise above all that are held is given on and held as it is: nothing of it is copied, and nothing
+looked up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import column_numbers
-from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, held_schema, rank_within
-from borealis.kernels.groups import Groups
-from borealis.kernels.kinds import kinds_of
-from borealis.kernels.sorting import without
+from borealis.kernels.columns import Columns, filtered, normal_floats, to_table, whole
+from borealis.kernels.flow import HEAD, NOTHING, Bounds, Flow, differs, empty_flow, held_schema, rank_within
+from borealis.kernels.groups import GROUP
+from borealis.kernels.held_rows import HeldRows
+from borealis.kernels.join_index import mixed_numbers, words_of
+from borealis.kernels.kinds import kinds_of, row_numbers
+from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, KIND_NAMES, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
@@ -24,30 +30,61 @@ SIGN, CHANGE, WHY = "__kind", "__change", "__why"  # what it adds to the columns
 EXPIRED = "older than the history"
 THERE = "there is a row with this key already"
 MISSING = "there is no row with this key, or none within the history"
-NONE = -1  # the place of no row
-CHUNKS_MOST = 32  # that held rows lie in: then they are copied into one
-DEAD_LEAST = 1024  # rows that are gone are swept out when they are so many, and more than those that are held
+WHYS = (EXPIRED, THERE, MISSING)
+NONE = -1  # the place of no row, and the number of no reason
+TOGETHER_LEAST = 16  # changes of one key each that are made at once; fewer are made one by one
+
+Bools = NDArray[np.bool_]
 
 
 @dataclass
 class _Found:
     """What comes of a train: for each row that leaves, which one, as what, and because of which row of the train."""
 
-    place: list[Int64s] = field(default_factory=list)  # among those held, and behind them the train's
+    why: Int64s  # of each row of the train: why it changes nothing, a place in WHYS
+    stays: Bools  # of each row of the train: whether it is held from now on
+    place: list[Int64s] = field(default_factory=list)  # in the train, and behind its rows among the old ones
     kind: list[Int8s] = field(default_factory=list)
     row: list[Int64s] = field(default_factory=list)
-    why: dict[int, str] = field(default_factory=dict)  # of rows of the train that change nothing
+
+    @staticmethod
+    def of(rows: int) -> _Found:
+        """Nothing yet."""
+        return _Found(np.full(rows, NONE), np.zeros(rows, np.bool_))
 
     def add(self, place: Int64s, kind: Int8s, row: Int64s) -> None:
         self.place.append(place)
         self.kind.append(kind)
         self.row.append(row)
 
+    def in_order(self) -> tuple[Int64s, Int64s, Int8s]:
+        """Place, row and kind of all that leaves, by row: most are insertions, which came first and are in order."""
+        come, row = self.row[0], np.concatenate(self.row[1:])
+        order = stable_order(row)
+        row = row[order]
+        at = np.searchsorted(come, row) + np.arange(len(row))
+        others = np.ones(len(come) + len(row), np.bool_)
+        others[at] = False
+        place, kind = np.empty(len(others), np.int64), np.full(len(others), Kind.INSERTION, np.int8)
+        place[others] = come
+        rows = place.copy()
+        place[at], rows[at], kind[at] = np.concatenate(self.place[1:])[order], row, np.concatenate(self.kind[1:])[order]
+        return place, rows, kind
+
+    def insert(self, rows: Int64s, late: Bools) -> None:
+        """Rows whose keys nothing else has."""
+        come = rows
+        if late.any():
+            self.why[rows[late[rows]]] = WHYS.index(EXPIRED)
+            come = rows[~late[rows]]
+        self.stays[come] = True
+        self.add(come, np.full(len(come), Kind.INSERTION, np.int8), come)
+
 
 class HistoryKernel:
     """State: `held`, the rows that may be corrected, keyed by their (cause, sub), with all columns of the input."""
 
-    tables = (TableSpec("held", (CAUSE, SUB), floor=TIME),)
+    tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB), floor=TIME),)
 
     def __init__(self, schema: pa.Schema, key: list[str], history: int) -> None:
         self.key, self.history = key, history
@@ -56,168 +93,259 @@ class HistoryKernel:
         self.schema = held_schema(self.columns)
         more = [(SIGN, pa.int8()), (CHANGE, pa.string()), (WHY, pa.string())]
         self.out = pa.schema([*self.columns, *(pa.field(*one) for one in more)])
-        self.held: pa.Table
-        self.swept: NDArray[np.bool_]  # which of these rows are gone
-        self.gone = NOTHING  # places of held rows that the train took back
-        self.groups: Groups
-        self.place: Int64s  # of the row of each key, by the number of the key; or NONE
-        self._load(self.schema.empty_table())
+        self.blank = pa.nulls(0, pa.string())  # as long as the longest train
+        self.held = HeldRows(self._with_words(self.schema.empty_table()))
 
     # -- one train
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """Each row as the change it makes; what changes nothing says why."""
-        found, number = _Found(), NOTHING
-        oldest = self._oldest(flow)
-        new = flow.held(self.schema)
-        kind = kinds_of(flow.rows)
-        if self.key:
-            number, _ = self.groups.encode([flow.rows[name] for name in self.key], len(flow))
-            self.place = self.groups.grown(self.place, NONE)
-            self._change(flow, kind, number, oldest, found)
-        else:
-            fits = flow.time >= oldest
-            self._insert(np.flatnonzero(fits), found)
-            found.why |= dict.fromkeys(np.flatnonzero(~fits).tolist(), EXPIRED)
-        both = pa.concat_tables([self.held, new])
-        out = self._out(flow, both, found)
-        return out, self._remember(both, number, flow.bounds) if self.key else {}
+        n, kind, late = len(flow), kinds_of(flow.rows), self._late(flow)
+        usual = not kind.any() and not late.any()
+        if usual and not self.key:
+            return self._unchanged(flow), {}
+        if not self.key:
+            found = _Found.of(n)
+            found.insert(np.arange(n), late)
+            return self._out(flow, kind, self.held.empty, found), {}
+        rows = self._with_words(flow.held(self.schema))
+        word = rows[GROUP]
+        near, place = self.held.find(word)
+        if usual and not len(near) and np.all(word[1:] > word[:-1]):
+            return self._unchanged(flow), self._remember(rows, NOTHING, self.held.empty, flow.bounds)
+        found = _Found.of(n)
+        apart = (kind != Kind.INSERTION) | _repeated(word, self.held.groups[1])
+        apart[near] = True
+        found.insert(np.flatnonzero(~apart), late)
+        place = np.sort(place)
+        place = place[differs(place)]
+        old = self.held.at(place)
+        gone = self._change(flow, kind, np.flatnonzero(apart & (kind != Kind.UPDATE_BEFORE)), old, found)
+        self._note(rows, place, found)
+        out = self._out(flow, kind, old, found)
+        kept = rows if found.stays.all() else filtered(rows, found.stays)
+        return out, self._remember(kept, place[gone], {name: old[name][gone] for name in HEAD}, flow.bounds)
 
-    def _oldest(self, flow: Flow) -> Int64s:
-        """For each row the time before which nothing can be corrected any more when it comes."""
-        return self._floors(flow.bounds.at(flow.cause))
+    def _note(self, rows: Columns, near: Int64s, found: _Found) -> None:
+        """Look at what a train changes, before it is done to what is held."""
 
-    def _floors(self, boundary: Int64s) -> Int64s:
+    def _late(self, flow: Flow) -> Bools:
+        """Which rows are older than the history when they come."""
+        if not len(flow) or flow.time.min() >= self._floor(flow.bounds.final):
+            return np.zeros(len(flow), np.bool_)
+        return flow.time < self._oldest(flow.bounds, flow.cause)
+
+    def _oldest(self, bounds: Bounds, cause: Int64s) -> Int64s:
+        """The time before which nothing can be corrected any more, at each of these causes."""
+        boundary = bounds.at(cause)
         far = boundary > FIRST_TIME + self.history
         back = np.where(far & (boundary < LAST_TIME), self.history, 0)
         return np.where(far, boundary - back, FIRST_TIME)
 
-    def _insert(self, rows: Int64s, found: _Found) -> None:
-        found.add(len(self.held) + rows, np.full(len(rows), Kind.INSERTION, np.int8), rows)
+    def _floor(self, boundary: int) -> int:
+        return int(self._oldest(Bounds(boundary), np.zeros(1, np.int64))[0])
 
-    def _change(self, flow: Flow, kind: Int8s, number: Int64s, oldest: Int64s, found: _Found) -> None:
-        """All rows at once that bring a key which is new, and only they; the others one by one."""
-        times = np.bincount(number, minlength=self.groups.capacity)
-        known = self.place[number] != NONE
-        plain = (kind == Kind.INSERTION) & (times[number] == 1) & ~known & (flow.time >= oldest)
-        rows = np.flatnonzero(plain)
-        self._insert(rows, found)
-        self.place[number[rows]] = len(self.held) + rows
-        base, since, gone = len(self.held), oldest.tolist(), []
-        held_time = column_numbers(self.held, TIME)
-        for row in np.flatnonzero(~plain).tolist():
-            key, what, time = int(number[row]), Kind(kind[row]), int(flow.time[row])
-            was = old = int(self.place[key])
-            if old != NONE and int(held_time[old] if old < base else flow.time[old - base]) < since[row]:
-                old = NONE  # forgotten
-            inserts = what in (Kind.INSERTION, Kind.UPDATE_AFTER)
-            if what == Kind.UPDATE_BEFORE:
-                continue  # its other half says it all
-            if inserts and time < since[row]:
-                found.why[row] = EXPIRED
-            elif what == Kind.INSERTION and old != NONE:
-                found.why[row] = THERE
-            elif what != Kind.INSERTION and old == NONE:
-                found.why[row] = MISSING
-            else:
-                places = [*([old] if old != NONE else []), *([base + row] if inserts else [])]
-                kinds = [Kind.UPDATE_BEFORE, what] if len(places) == 2 else [what]
-                found.add(np.array(places), np.array(kinds, np.int8), np.full(len(places), row))
-                self.place[key] = base + row if inserts else NONE
-                gone += [was] if NONE < was < base else []
-        self.gone = np.array(sorted(gone), np.int64)
+    def _held_from(self, boundary: int) -> int:
+        """The time from which on rows are held."""
+        return self._floor(boundary)
 
-    def _out(self, flow: Flow, both: pa.Table, found: _Found) -> Flow:
-        aside = np.array(sorted(found.why), np.int64)
-        found.add(len(self.held) + aside, np.zeros(len(aside), np.int8), aside)
-        place, row = np.concatenate(found.place), np.concatenate(found.row)
-        kind = np.concatenate(found.kind)
+    def _change(self, flow: Flow, kind: Int8s, rows: Int64s, old: Columns, found: _Found) -> Int64s:
+        """What rows change whose keys others have, in the train or before it; which of the old ones go.
+
+        The first of each key are looked at together, then the second, and so on: they do not know of each other.
+        """
+        n = len(flow)
+        number = self._numbers(flow.rows.select(self.key).take(pa.array(rows)), old)
+        number, mine = number[: len(rows)], number[len(rows) :]
+        keys = _Keys(np.full(len(rows) + len(mine), NONE), np.zeros(len(rows) + len(mine), np.int64))
+        keys.place[mine], keys.time[mine] = n + np.arange(len(mine)), old[TIME]
+        order = stable_order(number)
+        turn = np.empty(len(rows), np.int64)
+        turn[order] = rank_within(number[order])
+        order = stable_order(turn)
+        oldest = self._oldest(flow.bounds, flow.cause[rows])[order]
+        rows, number = rows[order], number[order]
+        gone: list[Int64s] = [NOTHING]
+        done = 0
+        for many in np.bincount(turn).tolist():
+            if many < TOGETHER_LEAST:
+                break
+            some = slice(done, done + many)
+            gone.append(_together(keys, rows[some], number[some], kind, flow.time, oldest[some], found))
+            done += many
+        gone.append(_one_by_one(keys, rows[done:], number[done:], kind, flow.time, oldest[done:], found))
+        places: Int64s = np.sort(np.concatenate(gone)) - n
+        return places
+
+    def _numbers(self, rows: pa.Table, old: Columns) -> Int64s:
+        """A number for each key: equal for keys that are."""
+        columns = [pa.concat_arrays([normal_floats(whole(rows[name])), normal_floats(old[name])]) for name in self.key]
+        keys = pa.table(columns, names=self.key)
+        return row_numbers(keys, np.zeros(len(keys), np.int64))
+
+    # -- what leaves
+
+    def _unchanged(self, flow: Flow) -> Flow:
+        """All rows as insertions."""
+        n = len(flow)
+        if n > len(self.blank):
+            self.blank = pa.nulls(n, pa.string())
+        blank = self.blank.slice(0, n)
+        kind = pa.array(np.zeros(n, np.int8))
+        columns = [*flow.rows.select(self.columns.names).columns, kind, blank, blank]
+        return flow.with_rows(pa.table(columns, schema=self.out))
+
+    def _out(self, flow: Flow, kind: Int8s, old: Columns, found: _Found) -> Flow:
+        aside = np.flatnonzero(found.why != NONE)
+        found.add(aside, np.zeros(len(aside), np.int8), aside)
+        place, row, sign = found.in_order()
         if not len(row):
             return empty_flow(self.out, flow.bounds)
-        if np.any(row[1:] < row[:-1]):
-            order = np.argsort(row, kind="stable")
-            place, kind, row = place[order], kind[order], row[order]
-        taken = both.take(pa.array(place))
-        why: pa.Array = pa.nulls(len(row), pa.string())
-        change: pa.Array = why
-        if found.why:
-            reasons = [found.why.get(one) for one in row.tolist()]
-            kinds = kinds_of(flow.rows)[row].tolist()
-            why = pa.array(reasons, pa.string())
-            names = [KIND_NAMES[k] if reason else None for k, reason in zip(kinds, reasons, strict=True)]
-            change = pa.array(names, pa.string())
-        columns = [*taken.select(self.columns.names).columns, pa.array(kind), change, why]
+        places, time = pa.array(place), np.concatenate([flow.time, old[TIME]])
+        both = (pa.concat_arrays([*flow.rows[name].chunks, old[name]]) for name in self.columns.names)
+        taken = [pc.take(one, places, boundscheck=False) for one in both]
+        why, change = (pa.nulls(len(row), pa.string()) for _ in range(2))
+        if len(aside):
+            none = found.why[row] == NONE
+            why = pa.array(WHYS).take(pa.array(found.why[row], mask=none))
+            change = pa.array(KIND_NAMES).take(pa.array(kind[row], mask=none))
         cause = flow.cause[row]
-        rows = pa.table(columns, schema=self.out)
-        return Flow(rows, column_numbers(taken, TIME), cause, rank_within(cause), flow.bounds)
+        out = pa.table([*taken, pa.array(sign), change, why], schema=self.out)
+        return Flow(out, time[place], cause, rank_within(cause), flow.bounds)
 
     # -- what is held
 
-    def _remember(self, both: pa.Table, number: Int64s, bounds: Bounds) -> Delta:
-        """Hold what the places say, and nothing that is behind the history; `number` has the keys of the train."""
-        base = len(self.held)
-        floor_before, floor = (int(self._floors(np.array([b]))[0]) for b in (bounds.standing, bounds.final))
-        mine = np.zeros(len(self.place), np.bool_)
-        mine[number] = True
-        time = column_numbers(both, TIME)
+    def _with_words(self, table: pa.Table) -> Columns:
+        """Rows as they are held: each with a number that is the same for the same key, and seldom for another."""
+        rows: Columns = {name: table[name].to_numpy() for name in HEAD}
+        rows |= {GROUP: key_numbers(table, self.key)}
+        return rows | {name: whole(table[name]) for name in self.columns.names}
+
+    def _remember(self, rows: Columns, gone: Int64s, old: Columns, bounds: Bounds) -> Delta:
+        """Hold rows, and not those old ones at some places, nor what is behind the history."""
+        floor_before, floor = self._held_from(bounds.standing), self._held_from(bounds.final)
+        if len(rows[TIME]) and rows[TIME].min() < floor:
+            rows = filtered(rows, rows[TIME] >= floor)
+        cut = np.flatnonzero(old[TIME] >= floor)
+        self.held.remove(gone)
+        self.held.add(rows)
         if floor > floor_before:
-            used = np.flatnonzero(self.place != NONE)
-            old = used[time[self.place[used]] < floor]
-            self.swept[self.place[old][self.place[old] < base]] = True
-            self.place[old] = NONE
-            mine[old] = True
-        gone = self.gone[time[self.gone] >= floor]
-        self.swept[self.gone] = True
-        touched = np.flatnonzero(mine)
-        places = self.place[touched]
-        self.groups.cut(touched[places == NONE].tolist())
-        fresh = np.sort(places[places >= base])
-        put = both.take(pa.array(fresh)).combine_chunks()
-        delta: Delta = {}
-        if len(put) or len(gone) or floor > floor_before:
-            cut = both.select([CAUSE, SUB]).take(pa.array(gone)).combine_chunks() if len(gone) else None
-            delta["held"] = Change(put, cut=cut, floor=floor if floor > floor_before else None)
-        moved = touched[places >= base]
-        self.place[moved] = base + np.searchsorted(fresh, self.place[moved])
-        self.held = pa.concat_tables([self.held, put])
-        self.swept = np.concatenate([self.swept, np.zeros(len(fresh), np.bool_)])
-        self._sweep()
-        return delta
+            self.held.raise_floor(floor)
+        if not len(rows[TIME]) and not len(cut) and floor <= floor_before:
+            return {}
+        keys = to_table({name: old[name][cut] for name in (CAUSE, SUB)}) if len(cut) else None
+        return {"held": Change(self._table(rows), cut=keys, floor=floor if floor > floor_before else None)}
 
-    def _sweep(self) -> None:
-        dead = int(self.swept.sum())
-        if dead > max(DEAD_LEAST, len(self.held) - dead):
-            alive, used = np.flatnonzero(~self.swept), np.flatnonzero(self.place != NONE)
-            self.held = self.held.take(pa.array(alive)).combine_chunks()
-            self.place[used] = np.searchsorted(alive, self.place[used])
-            self.swept = np.zeros(len(alive), np.bool_)
-        elif self.held[CAUSE].num_chunks > CHUNKS_MOST:
-            self.held = self.held.combine_chunks()
-
-    def _load(self, table: pa.Table) -> None:
-        """Hold just these rows."""
-        order = np.lexsort((column_numbers(table, SUB), column_numbers(table, CAUSE)))
-        self.held = table.take(pa.array(order)).combine_chunks()
-        self.swept = np.zeros(len(self.held), np.bool_)
-        self.groups = Groups([self.schema.field(name).type for name in self.key])
-        number, _ = self.groups.encode([self.held[name] for name in self.key], len(self.held))
-        self.place = self.groups.grown(NOTHING, NONE)
-        self.place[number] = np.arange(len(number))
+    def _table(self, rows: Columns) -> pa.Table:
+        return pa.table([rows[name] for name in self.schema.names], schema=self.schema)
 
     def apply(self, delta: Delta) -> None:
         change = delta.get("held")
         if change is None:
             return
-        table = self.tables_now()["held"]
         if change.floor is not None:
-            table = table.filter(pa.array(column_numbers(table, TIME) >= change.floor))
-        for keys in (change.cut, change.put):
-            if keys is not None and keys.num_rows:
-                table = without(table, keys, (CAUSE, SUB))
-        self._load(pa.concat_tables([table, change.put.cast(self.schema)]))
+            self.held.raise_floor(change.floor)
+        none = change.put.select((CAUSE, SUB)).slice(0, 0)
+        cut = [(none if change.cut is None else change.cut)[name].to_numpy() for name in (CAUSE, SUB)]
+        self.held.merge(cut, self._with_words(change.put.cast(self.schema)))
 
     def tables_now(self) -> dict[str, pa.Table]:
-        return {"held": self.held.take(pa.array(np.flatnonzero(~self.swept))).combine_chunks()}
+        return {"held": self._table(self.held.all())}
+
+
+# -- changes of keys
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Of each key the row that has it now: its place, as `_Found` counts them, and its time."""
+
+    place: Int64s
+    time: Int64s
+
+
+def _together(
+    keys: _Keys, row: Int64s, key: Int64s, kinds: Int8s, times: Int64s, oldest: Int64s, found: _Found
+) -> Int64s:
+    """Make changes of different keys; the places of old rows that go."""
+    n, kind, time, was = len(times), kinds[row], times[row], keys.place[key]
+    known = (was != NONE) & (keys.time[key] >= oldest)  # otherwise it is forgotten
+    inserts, adds = kind == Kind.INSERTION, kind != Kind.DELETION
+    why = np.select([adds & (time < oldest), inserts & known, ~inserts & ~known], range(len(WHYS)), NONE)
+    found.why[row] = why
+    made = why == NONE
+    goes, comes = made & known, made & adds
+    found.add(was[goes], np.where(adds, Kind.UPDATE_BEFORE, Kind.DELETION).astype(np.int8)[goes], row[goes])
+    found.add(row[comes], kind[comes], row[comes])
+    found.stays[row[comes]] = True
+    found.stays[was[goes & (was < n)]] = False  # what was forgotten stands, though its key is another row's now
+    keys.place[key[made]] = np.where(adds, row, NONE)[made]
+    keys.time[key[made]] = time[made]
+    gone: Int64s = was[goes & (was >= n)]
+    return gone
+
+
+def _one_by_one(
+    keys: _Keys, row: Int64s, key: Int64s, kinds: Int8s, times: Int64s, oldest: Int64s, found: _Found
+) -> Int64s:
+    """The same for few keys with many changes each."""
+    n, gone = len(times), []
+    columns = (row, key, kinds[row], times[row], oldest)
+    for place, number, what, time, since in zip(*(column.tolist() for column in columns), strict=True):
+        was = int(keys.place[number])
+        known = was != NONE and keys.time[number] >= since
+        adds = what != Kind.DELETION
+        if adds and time < since:
+            found.why[place] = WHYS.index(EXPIRED)
+        elif known == (what == Kind.INSERTION):
+            found.why[place] = WHYS.index(THERE if known else MISSING)
+        else:
+            places = [*([was] if known else []), *([place] if adds else [])]
+            signs = [Kind.UPDATE_BEFORE, what] if len(places) == 2 else [what]
+            found.add(np.array(places), np.array(signs, np.int8), np.full(len(places), place))
+            if known and was >= n:
+                gone.append(was)
+            elif known:
+                found.stays[was] = False
+            found.stays[place] = adds
+            keys.place[number], keys.time[number] = place if adds else NONE, time
+    return np.array(gone, np.int64)
+
+
+def _repeated(word: Int64s, most: int) -> Bools:
+    """Which of these are there more than once. Most rise above `most`, the largest so far, and all before them: only
+    the few that do not are looked for."""
+    found = np.zeros(len(word), np.bool_)
+    top = np.maximum.accumulate(np.maximum(word, most))
+    few = np.flatnonzero(word <= np.insert(top[:-1], 0, most)[: len(word)])
+    if not len(few):
+        return found
+    first = np.minimum(np.searchsorted(top, word[few]), len(word) - 1)  # the one that rose so far, if any did
+    both = first != few
+    both &= word[first] == word[few]
+    found[first[both]] = found[few[both]] = True
+    order = few[stable_order(word[few])]
+    same = np.append(word[order[1:]] == word[order[:-1]], False)
+    found[order] |= same | np.insert(same, 0, False)[: len(order)]
+    return found
+
+
+def key_numbers(table: pa.Table, key: list[str]) -> Int64s:
+    """A number for each row that is the same for the same key, and seldom for another."""
+    words = [word for name in key for word in _words(table[name])]
+    return words[0] if len(words) == 1 else mixed_numbers(words) if words else NOTHING
+
+
+def _words(column: pa.ChunkedArray) -> list[Int64s]:
+    if not column.null_count:
+        return words_of(column)
+    there = whole(column.is_valid()).to_numpy(zero_copy_only=False)
+    words = []
+    for some in words_of(column.drop_null()):
+        word = np.zeros(len(column), np.int64)
+        word[there] = some
+        words.append(word)
+    return words
 
 
 def make(step: Step) -> HistoryKernel:

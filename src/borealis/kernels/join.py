@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.kernels.columns import places_in_blocks
-from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, merge_bounds, rank_within
+from borealis.kernels.flow import NOTHING, Bounds, Flow, behind, empty_flow, merge_bounds, rank_within
 from borealis.kernels.join_changes import NEVER, results_in_order
 from borealis.kernels.join_index import Index, pairs_in_order
 from borealis.kernels.join_rows import Pool, RowChunk, Side, joined
@@ -117,14 +117,10 @@ class JoinKernel:
 
     def _floor(self, which: int, promised: list[int]) -> int:
         """The least time of a row of this side that can still match a row of the other, or be taken back."""
-        floor = self._floor_of(promised[1 - which], self._history[1 - which] + self._within - 1)
+        floor = behind(promised[1 - which], self._history[1 - which] + self._within - 1)
         if self._sides[which].signed:
-            floor = min(floor, self._floor_of(promised[which], self._history[which]))
+            floor = min(floor, behind(promised[which], self._history[which]))
         return floor
-
-    @staticmethod
-    def _floor_of(boundary: int, behind: int) -> int:
-        return LAST_TIME if boundary == LAST_TIME else max(FIRST_TIME, boundary - behind)
 
     def _output(self, pools: list[Pool], bounds: Bounds) -> Flow:
         found = _in_one(self._pairs(pools))

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from borealis.kernels.flow import NOTHING
+from borealis.kernels.folding import running_counts, unmatched
 from borealis.kernels.join_index import pairs_in_order
-from borealis.tuples import Int64s, Kind
+from borealis.tuples import Int64s
 
 Bools = NDArray[np.bool_]
 
@@ -21,22 +22,18 @@ NEVER = 2**63 - 1  # the cause that ends a row which nothing has taken back
 GONE = -(2**63)  # of a row that an earlier train took back
 
 
-# --- equal rows -------------------------------------------------------------------------------------------------------
-
-
 # --- which row each one takes -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Taken:
-    """`taker[i]` takes `row[i]` back. What is `idle` adds or takes nothing: of the same cause, another undoes it.
-    `lacking` are those that find no row. All are places in what was given.
+    """`taker[i]` takes `row[i]` back. What is `idle` adds or takes nothing: of the same cause, another undoes it. All
+    are places in what was given. What takes back a row that is not there is in none of them.
     """
 
     row: Int64s
     taker: Int64s
     idle: Int64s
-    lacking: Int64s
 
 
 def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
@@ -51,12 +48,12 @@ def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
     """
     order = np.argsort(number, kind="stable")
     stack, added = number[order], adds[order]
-    height = np.cumsum(np.where(added, 1, -1))
-    starts = np.flatnonzero(np.concatenate(([True], stack[1:] != stack[:-1])))
-    ground = np.where(starts > 0, height[starts - 1], 0)
-    height -= np.repeat(ground, np.diff(np.append(starts, len(stack))))
+    step = np.where(added, 1, -1)
+    height = running_counts(step, stack)
     if bool((height < 0).any()):
-        return Taken(NOTHING, NOTHING, NOTHING, np.sort(order[height < 0]))
+        rest = np.sort(order[~unmatched(step, stack)])
+        taken = match_taken(number[rest], adds[rest], cause[rest])
+        return Taken(rest[taken.row], rest[taken.taker], rest[taken.idle])
     level = np.where(added, height, height + 1)
     by_level = np.lexsort((level, stack))
     order, stack, level = order[by_level], stack[by_level], level[by_level]
@@ -67,15 +64,7 @@ def match_taken(number: Int64s, adds: Bools, cause: Int64s) -> Taken:
     counts[runs[np.diff(np.append(runs, len(order))) % 2 == 1]] = True
     left = order[counts]
     takes = np.flatnonzero(~adds[left])
-    return Taken(left[takes - 1], left[takes], order[~counts], NOTHING)
-
-
-def first_halves(kind: NDArray[np.int8], cause: Int64s, place: Int64s) -> Bools:
-    """Which rows are the first of a pair, whose second is the row behind it; `place` is where in the flow."""
-    first = np.zeros(len(kind), np.bool_)
-    first[:-1] = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)
-    first[:-1] &= (cause[1:] == cause[:-1]) & (place[1:] == place[:-1] + 1)
-    return first
+    return Taken(left[takes - 1], left[takes], order[~counts])
 
 
 # --- what stands in the place of a row that is taken back -------------------------------------------------------------

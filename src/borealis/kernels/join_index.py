@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from borealis.kernels.columns import decimal_words, to_numpy
 from borealis.kernels.flow import NOTHING
+from borealis.kernels.sorting import WORD_BITS, sorted_with_places
 from borealis.kernels.xxhash import bytes_of
 from borealis.tuples import Int64s
 
 SORT_PROBES_ABOVE = 1 << 12  # a larger index leaves the nearest cache, and is then walked in order
 LONG_STRING_BYTES = 128  # longer strings are hashed one by one
-WORD_BITS = 63  # of an int64 that is not negative
 
 _MIX_1 = np.uint64(0x9E3779B97F4A7C15)
 _MIX_2 = np.uint64(0xD6E8FEB86659FD93)
@@ -103,18 +103,6 @@ def mixed_numbers(numbers: list[Int64s]) -> Int64s:
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
-def _sorted_with_places(key: Int64s, key_bits: int) -> tuple[Int64s, Int64s]:
-    """The sorted keys (none negative) and where each stood; packed into one word where they fit, as sorting values is
-    several times faster than sorting places."""
-    place_bits = len(key).bit_length()
-    if key_bits + place_bits > WORD_BITS:
-        places = np.argsort(key, kind="stable")
-        return key[places], places
-    packed = (key << place_bits) | np.arange(len(key))
-    packed.sort()
-    return packed >> place_bits, packed & ((1 << place_bits) - 1)
-
-
 class Index:
     """Where in a chunk the rows of a key and a span of time stand. `sure` says that equal codes are equal words."""
 
@@ -133,7 +121,7 @@ class Index:
                 self._fit(words, WORD_BITS, 1)
         moment = time - first if self.ranks is None else np.searchsorted(self.ranks, time)
         composite = self._code(words) * self.span + moment if words else moment
-        self.composite, self.places = _sorted_with_places(composite, (self.codes * self.span).bit_length())
+        self.composite, self.places = sorted_with_places(composite, (self.codes * self.span).bit_length())
 
     def _fit(self, words: list[Int64s], room_bits: int, hash_bits_least: int) -> bool:
         """Whether code and time fit into `room_bits`; chooses the key itself as code, or else as much hash as fits."""
@@ -168,9 +156,18 @@ class Index:
             base = self._code(words) * self.span
             start, end = base + start, base + end
         if len(who) > 1 and len(self.composite) > SORT_PROBES_ABOVE:
-            start, order = _sorted_with_places(start, (self.codes * self.span).bit_length())
+            start, order = sorted_with_places(start, (self.codes * self.span).bit_length())
             who, end = who[order], end[order]  # ends rise with starts: the window has one width
-        return who, np.searchsorted(self.composite, start), np.searchsorted(self.composite, end)
+        start = np.searchsorted(self.composite, start)
+        return who, start, np.searchsorted(self.composite, end) if self.span > 1 else self._runs(start, end)
+
+    def _runs(self, start: Int64s, end: Int64s) -> Int64s:
+        """Where runs of single codes end that start here, if they are there: most have one row."""
+        most = len(self.composite) - 1
+        until = start + ((start <= most) & (self.composite[np.minimum(start, most)] < end))
+        more = np.flatnonzero((until <= most) & (self.composite[np.minimum(until, most)] < end))
+        until[more] = np.searchsorted(self.composite, end[more])
+        return until
 
     def places_of(self, words: list[Int64s], time: Int64s) -> Int64s:
         """Where rows stand that may have the key and have the time of any of these; rising."""

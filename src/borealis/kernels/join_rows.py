@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from borealis.errors import TrainError, brief
 from borealis.kernels import kinds
 from borealis.kernels.columns import column_numbers
 from borealis.kernels.flow import NOTHING, Flow, held_schema
@@ -21,7 +20,6 @@ from borealis.kernels.join_changes import (
     NEVER,
     NO_HEIRS,
     Heirs,
-    first_halves,
     match_taken,
     perhaps_among,
     places_among,
@@ -139,8 +137,8 @@ class Side:
         train = self.chunk_of(flow.rows, flow.time, flow.cause, np.arange(len(flow)))
         at = train.sub
         train = replace(train, sub=flow.sub[at])
-        kind = kinds.signs(flow)[at]
-        adds = kinds.adds(kind)
+        kind = kinds.signs(flow)
+        adds = kinds.adds(kind)[at]
         if adds.all():
             return Pool(self.chunks, train)
         takes = np.flatnonzero(~adds)
@@ -150,8 +148,6 @@ class Side:
         some = joined([*candidates, train.take(near)])
         adding = np.concatenate([np.ones(len(held), np.bool_), adds[near]])
         taken = match_taken(kinds.row_numbers(some.rows, some.time), adding, some.cause)
-        if len(taken.lacking):
-            raise self._lacking(some, int(taken.lacking[0]))
         lives = adds.copy()
         lives[near[taken.idle - len(held)]] = False
         pool = Pool(self.chunks, train.take(np.flatnonzero(lives)))
@@ -159,7 +155,7 @@ class Side:
         old, end = np.concatenate([held, new_place[near]])[taken.row], some.cause[taken.taker]
         pool.take_back(old, end)
         taker = near[taken.taker - len(held)]
-        first = first_halves(kind, train.cause, at)[taker]
+        first = (np.isin(at, kinds.pairs(flow, kind)) & np.append(np.diff(at) == 1, False))[taker]
         first[first] = lives[taker[first] + 1]
         if first.any():
             second = taker[first] + 1
@@ -180,11 +176,6 @@ class Side:
                 parts.append(chunk.take(found))
             base += len(chunk)
         return np.concatenate(places), parts
-
-    def _lacking(self, rows: RowChunk, at: int) -> TrainError:
-        row = {TIME: int(rows.time[at])} | rows.rows.slice(at, 1).to_pylist()[0]
-        hint = "it must equal, in its time and every column, a row that came before it and is within the history"
-        return TrainError(f"the {self.name} side takes back a row that is not there: {brief(row)}", hint=hint)
 
     def settle(self, pool: Pool) -> pa.Table | None:
         """Forget the held rows that a train took back: their keys, if there are any."""

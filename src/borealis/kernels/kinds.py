@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.errors import OutputError
-from borealis.kernels.columns import whole
+from borealis.kernels.columns import to_numpy, whole
 from borealis.kernels.flow import Flow, rank_within
 from borealis.tuples import HEADER, KIND, KIND_NAMES, Int8s, Int64s, Kind
 
 Bools = NDArray[np.bool_]
 UNKNOWN = -1  # what stands for no kind
+NO_KIND = f"no kind that is known (one of {', '.join(KIND_NAMES)})"  # what a row has that has such a one
 
 
 def kinds_of(rows: pa.Table | pa.RecordBatch) -> Int8s:
@@ -27,10 +28,40 @@ def kinds_of(rows: pa.Table | pa.RecordBatch) -> Int8s:
     """
     if KIND not in rows.schema.names or rows.column(KIND).null_count == rows.num_rows:
         return np.zeros(rows.num_rows, np.int8)
-    given = whole(rows.column(KIND)).fill_null("")
-    found = pc.index_in(given, pa.array([*KIND_NAMES, ""])).fill_null(UNKNOWN).to_numpy().astype(np.int8)
+    given = whole(rows.column(KIND))
+    letters = _two_letters(given)
+    if letters is not None:
+        return _BY_LETTERS[letters]
+    found = pc.index_in(given.fill_null(""), pa.array([*KIND_NAMES, ""])).fill_null(UNKNOWN).to_numpy().astype(np.int8)
     kinds: Int8s = np.where(found == len(KIND_NAMES), np.int8(Kind.INSERTION), found)
     return kinds
+
+
+def _two_letters(given: pa.Array) -> NDArray[np.uint16] | None:
+    """Texts as one number each, if all have two bytes, as every kind has."""
+    if given.null_count or given.type != pa.string():
+        return None
+    _, offsets, data = given.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(given) + 1, 4 * given.offset)
+    if not np.all(ends[1:] - ends[:-1] == 2):
+        return None
+    return np.frombuffer(data, np.uint16, len(given), int(ends[0]))
+
+
+_BY_LETTERS: Int8s = np.full(1 << 16, UNKNOWN, np.int8)
+_BY_LETTERS[np.frombuffer("".join(KIND_NAMES).encode(), np.uint16)] = range(len(KIND_NAMES))
+
+
+def takes_back(rows: pa.Table | pa.RecordBatch) -> Bools | None:
+    """Which of an input's rows take another back, and so need no time of their own; None if none does.
+
+    >>> takes_back(pa.table({"_kind": ["-D", None, "+U"]}))
+    array([ True, False, False])
+    """
+    if KIND not in rows.schema.names:
+        return None
+    found: Bools = np.isin(kinds_of(rows), (Kind.DELETION, Kind.UPDATE_BEFORE))
+    return found if found.any() else None
 
 
 def signs(flow: Flow) -> Int8s:
@@ -47,12 +78,12 @@ def mended(flow: Flow) -> Flow:
     if not len(kind) or not np.any(kind >= Kind.UPDATE_BEFORE):
         return flow
     first = pairs(flow, kind)
-    alone = kind.copy()
-    alone[kind == Kind.UPDATE_BEFORE] = Kind.DELETION
-    alone[kind == Kind.UPDATE_AFTER] = Kind.INSERTION
-    alone[first], alone[first + 1] = Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER
     same = first[_equal(flow, first, first + 1)]
-    if np.any(alone != kind):
+    if np.count_nonzero(kind >= Kind.UPDATE_BEFORE) > 2 * len(first):
+        alone = kind.copy()
+        alone[kind == Kind.UPDATE_BEFORE] = Kind.DELETION
+        alone[kind == Kind.UPDATE_AFTER] = Kind.INSERTION
+        alone[first], alone[first + 1] = Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER
         at = flow.rows.schema.get_field_index(KIND)
         flow = flow.with_rows(flow.rows.set_column(at, flow.rows.schema.field(at), pa.array(alone)))
     if len(same):
@@ -78,9 +109,8 @@ def _kinds_on_a_stream(rows: pa.RecordBatch) -> Int8s:
 
 def pairs(flow: Flow, kind: Int8s) -> Int64s:
     """Where the first halves of pairs stand."""
-    first = _first_halves(kind)
-    of_one_cause: Int64s = first[flow.cause[first] == flow.cause[first + 1]]
-    return of_one_cause
+    halves = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)
+    return np.flatnonzero(halves & (flow.cause[:-1] == flow.cause[1:]))
 
 
 def _first_halves(kind: Int8s) -> Int64s:
@@ -89,10 +119,13 @@ def _first_halves(kind: Int8s) -> Int64s:
 
 
 def _equal(flow: Flow, one: Int64s, other: Int64s) -> Bools:
-    """Whether the rows at these places are the same in their times and all columns."""
-    both = np.concatenate([one, other])
-    numbers = row_numbers(flow.rows.drop_columns([KIND]).take(pa.array(both)), flow.time[both])
-    same: Bools = numbers[: len(one)] == numbers[len(one) :]
+    """Whether the rows at these places are the same in their times and all columns. The last column is looked at first:
+    what is computed stands behind what it is computed for, and there most differ."""
+    same = np.ones(len(one), np.bool_)
+    for name in reversed([name for name in flow.rows.column_names if name != KIND]):
+        keep_equal(same, flow.rows[name], one, other)
+    if same.any():
+        same[same] = flow.time[one[same]] == flow.time[other[same]]
     return same
 
 
@@ -108,9 +141,14 @@ def row_numbers(rows: pa.Table, time: Int64s) -> Int64s:
     >>> row_numbers(pa.table({"x": [0.0, -0.0, None, None, 0.0]}), np.array([1, 1, 1, 1, 2])).tolist()
     [0, 1, 2, 2, 3]
     """
-    _, numbers = np.unique(time, return_inverse=True)
+    numbers = np.zeros(len(time), np.int64)
+    if np.any(time[1:] != time[:-1]):
+        _, numbers = np.unique(time, return_inverse=True)
     for column in rows.columns:
         values = identities(column)
+        if not numbers.any():
+            numbers = values
+            continue
         _, numbers = np.unique(numbers * (int(values.max(initial=0)) + 1) + values, return_inverse=True)
     return numbers.astype(np.int64, copy=False)
 
@@ -128,6 +166,31 @@ def identities(column: pa.Array | pa.ChunkedArray) -> Int64s:
         values = pa.array([repr(value) for value in values.to_pylist()], pa.string())
     numbers: Int64s = values.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
     return numbers
+
+
+def equal_at(column: pa.Array | pa.ChunkedArray, one: Int64s, other: Int64s) -> Bools:
+    """Whether a column has the same at these places, as `identities` tells it.
+
+    >>> equal_at(pa.array([1, 2, 1]), np.array([0, 0]), np.array([1, 2])).tolist()
+    [False, True]
+    """
+    values, kind = whole(column), column.type
+    if values.null_count or not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+        values = values.take(pa.array(np.concatenate([one, other])))
+        one, other = np.arange(len(one)), np.arange(len(one), len(values))
+        numbers = identities(values)
+    else:
+        numbers = to_numpy(values)
+    same: Bools = numbers[one] == numbers[other]
+    return same
+
+
+def keep_equal(same: Bools, column: pa.Array | pa.ChunkedArray, one: Int64s, other: Int64s) -> None:
+    """Of pairs of places that are the same so far, leave those that are so in this column, too."""
+    if same.all():
+        same &= equal_at(column, one, other)
+    elif same.any():
+        same[same] = equal_at(column, one[same], other[same])
 
 
 def standing(changes: pa.Table) -> pa.Table:

@@ -11,7 +11,8 @@ are put in order, so that it does not matter in which order they came.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from borealis.kernels.accumulators import AggregateCall
 from borealis.kernels.columns import Columns, concat, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
-from borealis.kernels.groups import GROUP, GROUPS, Grouped, like
+from borealis.kernels.groups import GROUP, GROUPS, Grouped, Numbers, like
 from borealis.kernels.sorting import in_order, newest
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, SUB, TIME, Int64s
@@ -58,10 +59,11 @@ class OpenWindows(Grouped):
         self.waiting: Columns = {CAUSE: NOTHING, SUB: NOTHING, TIME: NOTHING, GROUP: NOTHING}
         self.waiting |= {x: pa.nulls(0, schema.field(name).type) for name, x in self.arguments.items()}
         self.open = self._entries(NOTHING, NOTHING, NOTHING)
+        self.numbers: Numbers = self.groups  # of groups
 
     # -- what differs
 
-    def _wanted(self, flow: Flow) -> Flow:
+    def wanted(self, flow: Flow) -> Flow:
         """The rows that can count."""
         return flow
 
@@ -73,8 +75,8 @@ class OpenWindows(Grouped):
         """Put released rows, in order, into open windows; returns the windows that are complete by that."""
         raise NotImplementedError
 
-    def _expired(self, boundary: int) -> Columns:
-        """Take out the open windows that this boundary closes."""
+    def _expired(self, boundary: int | Int64s) -> Columns:
+        """Take out the open windows that this boundary, or that of each of them, closes."""
         raise NotImplementedError
 
     def _dead(self, candidates: Int64s) -> list[int]:
@@ -87,28 +89,53 @@ class OpenWindows(Grouped):
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """Take rows in, release those that the boundary has passed, and emit the windows that close by that."""
-        bounds, before = flow.bounds, self.open
-        arrived, fresh = self._arrived(self._wanted(flow))
+        bounds = flow.bounds
+        arrived, fresh = self._arrived(self.wanted(flow))
         stored = len(self.waiting[TIME])
         rows = concat([self.waiting, arrived])
         due = rows[TIME] < bounds.final
         self.waiting = take(rows, np.flatnonzero(~due)) if due.any() else rows
-        self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
         released = take(rows, np.flatnonzero(due))
-        released = take(released, in_order([released[GROUP], released[TIME]], [released[x] for x in self.ties]))
-        closed = [self._absorb(block) for block in self._blocks(released)]
-        closed.append(self._expired(bounds.final))
-        results = concat(closed)
-        out = self._emit(results, bounds)
-        counted = self._distinct(released[GROUP])
-        dead = self._dead(self._distinct(counted, results[GROUP], np.array(fresh, np.int64)))
-        delta = self._group_delta(fresh, dead)
+        results, changes = self.advance(released, bounds.final)
+        out = self.emit(results, bounds)
+        dead = self._dead(self._distinct(released[GROUP], results[GROUP], np.array(fresh, np.int64)))
+        delta = self.group_delta(fresh, dead)
         put = take(rows, stored + np.flatnonzero(~due[stored:]))
         if len(put[TIME]) or due[:stored].any():
             delta[WAITING.name] = Change(to_table(put), floor=bounds.final if due[:stored].any() else None)
-        delta |= self._open_delta(before) | self._more_delta(counted)
         self.groups.cut(dead)
-        return out, delta
+        return out, delta | changes
+
+    def advance(self, rows: Columns, boundary: int) -> tuple[Columns, Delta]:
+        """Put rows, all before a new boundary, into windows: those that close, and what changed in open ones."""
+        before = self.open
+        self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
+        results = self.release(take(rows, self.in_turn(rows)), boundary)
+        return results, self._open_delta(before) | self._more_delta(self._distinct(rows[GROUP]))
+
+    def fork(self, groups: int, opened: Columns, counted: Int64s) -> Self:
+        """A copy with other groups, so many: the windows they have open, and how many rows they had."""
+        made = copy(self)
+        made.numbers, made.open = Numbers(groups), opened
+        return made
+
+    def twin(self) -> Self:
+        """A copy with the same groups, which goes its own way."""
+        return copy(self)
+
+    def exchange(self, which: NDArray[np.bool_], entries: Columns) -> None:
+        """Put open windows in the place of some."""
+        self._replace(np.flatnonzero(which), entries)
+
+    def in_turn(self, rows: Columns) -> Int64s:
+        """Rows in the order in which windows take them: group after group."""
+        return in_order([rows[GROUP], rows[TIME]], [rows[x] for x in self.ties])
+
+    def release(self, rows: Columns, boundary: int | Int64s) -> Columns:
+        """Put rows, in turn, into windows, up to a boundary, or one for each group by its number; those that close."""
+        closed = [self._absorb(block) for block in self._blocks(rows)]
+        closed.append(self._expired(boundary if isinstance(boundary, int) else boundary[self.open[GROUP]]))
+        return concat(closed)
 
     def _arrived(self, flow: Flow) -> tuple[Columns, list[int]]:
         """Rows as they wait, and the numbers of groups that are new."""
@@ -131,7 +158,8 @@ class OpenWindows(Grouped):
         time = rows[TIME][index]
         return self._added(entries, lambda name: rows[self.arguments[name]].take(places), slot, time)
 
-    def _emit(self, closed: Columns, bounds: Bounds) -> Flow:
+    def emit(self, closed: Columns, bounds: Bounds) -> Flow:
+        """Windows that these boundaries close, as results."""
         if not len(closed[GROUP]):
             return empty_flow(self.schema, bounds)
         cause = bounds.cause[np.searchsorted(bounds.time, closed[DUE], "left")]
@@ -153,7 +181,7 @@ class OpenWindows(Grouped):
 
     def _distinct(self, *groups: Int64s) -> Int64s:
         """Each of these groups once, rising."""
-        seen = np.zeros(self.groups.capacity, np.bool_)
+        seen = np.zeros(self.numbers.capacity, np.bool_)
         for some in groups:
             seen[some] = True
         return np.flatnonzero(seen)

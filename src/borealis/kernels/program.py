@@ -26,15 +26,16 @@ from borealis.kernels.expr import Expr, column, mask
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.kinds import mended
 from borealis.kernels.step import Kernel, Step, schema_of
-from borealis.state.delta import Delta, from_stream, pack, to_stream
-from borealis.tuples import CAUSE, SUB, TIME
+from borealis.state.delta import BoxDelta, Delta, from_stream, to_stream
+from borealis.tuples import CAUSE, KIND, SUB, TIME, Int64s
 
 PIECE_BYTES_MOST = 32 << 20  # a row that crosses the JVM stays well below its 2 GB limit
 
 # tags of rows that are no flow
 TRAIN_TAG = -1  # payload: the plan of the train, so that later levels know it
-DELTA_TAG = -2  # payload: box name, zero byte, delta
+DELTA_TAG = -2  # payload: a delta, which says of which box
 ERRORS_TAG = -3  # payload: tuples that failed in a box, as `aside` has them
+APART = 1 << 40  # rows of one cause in a bucket are fewer
 STEPS_MOST = 1_000  # of a level, when failed tuples are put in order
 
 
@@ -69,6 +70,7 @@ class Program:
     bounds: Sequence[tuple[str, Sequence[str]]]  # flow, the flows whose boundaries it takes, in order
     levels: Sequence[Level]
     aside: bool = False  # tuples that a box cannot take are set aside; otherwise they fail their train
+    behind: dict[str, int] = field(default_factory=dict)  # flows whose boundary stays so many microseconds behind
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -88,7 +90,7 @@ class Packet:
 
     tag: int
     bucket: int
-    payload: bytes | pa.Buffer
+    payload: bytes | pa.Buffer | BoxDelta
     file: str | None = None
 
 
@@ -100,6 +102,8 @@ def all_bounds(program: Program, inputs: dict[str, Bounds]) -> dict[str, Bounds]
     bounds = dict(inputs)
     for flow, sources in program.bounds:
         bounds[flow] = merge_bounds([bounds[s] for s in sources])
+        if behind := program.behind.get(flow):
+            bounds[flow] = bounds[flow].behind(behind)
     return bounds
 
 
@@ -128,13 +132,13 @@ def run_level(
             delta = {}
         if step.options.get("revised"):
             out = mended(out)
-        if failed is not None and len(failed):
+        if failed is not None and len(failed) and not step.options.get("again"):
             yield Packet(ERRORS_TAG, bucket, to_stream(failed))
         if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):
-            out = Flow(out.rows, out.time, out.cause, out.sub * program.buckets + bucket, out.bounds)
+            out = Flow(out.rows, out.time, out.cause, _among_buckets(out, bucket, program.buckets), out.bounds)
         flows[step.out] = out
         if delta:
-            yield Packet(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
+            yield Packet(DELTA_TAG, bucket, BoxDelta(step.box, delta))
     for port in level.leave:
         flow = flows[port.flow]
         if port.slice_ and program.buckets > 1:
@@ -177,11 +181,13 @@ def run_filter(flow: Flow, predicate: Expr) -> Flow:
     """The rows for which the predicate is true; null is not true."""
     if not len(flow):
         return flow
-    keep = mask(predicate, flow.rows)
-    index = np.flatnonzero(keep.to_numpy(zero_copy_only=False) if isinstance(keep, pa.Array) else keep.to_numpy())
-    if len(index) == len(flow):
+    keep = whole(mask(predicate, flow.rows))
+    many = keep.true_count
+    if many == len(flow):
         return flow
-    return flow.at(index, flow.rows.filter(keep))
+    if not many:
+        return empty_flow(flow.rows.schema, flow.bounds)
+    return flow.at(np.flatnonzero(keep.to_numpy(zero_copy_only=False)), flow.rows.filter(keep))
 
 
 def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:
@@ -189,6 +195,11 @@ def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flo
         return empty_flow(schema, flow.bounds)
     columns = [column(expr, flow.rows, schema.field(name).type) for name, expr in exprs]
     return flow.with_rows(pa.table(columns, schema=schema) if columns else flow.rows.select([]))
+
+
+def _among_buckets(out: Flow, bucket: int, buckets: int) -> Int64s:
+    """Places among the rows of a cause that no other bucket gives; the halves of a pair stay side by side."""
+    return out.sub + bucket * APART if KIND in out.rows.column_names else out.sub * buckets + bucket
 
 
 def run_union(flows: list[Flow]) -> Flow:

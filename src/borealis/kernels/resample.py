@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall, accumulator, calls_of, seen
-from borealis.kernels.columns import column_numbers, normal_floats, places_in_blocks, to_numpy, whole
-from borealis.kernels.flow import HEAD, Bounds, Flow, empty_flow, held_schema, merge_bounds, rank_within
+from borealis.kernels.columns import Columns, column_numbers, normal_floats, places_in_blocks, take, to_numpy, whole
+from borealis.kernels.flow import HEAD, Bounds, Flow, behind, empty_flow, held_schema, merge_bounds, rank_within
 from borealis.kernels.groups import Groups
 from borealis.kernels.sorting import in_order, newest
 from borealis.kernels.step import Step, schema_of
@@ -27,9 +27,8 @@ FIRST, SECOND = "first", "second"
 VALUE = "__v"  # what is interpolated
 
 
-class ResampleKernel:
-    """State: `first`, the tuples that wait, and `second`, the tuples that may still count; not those that never do,
-    with a null in a key or a null to interpolate.
+class Resampling:
+    """What is made of tuples of the first stream and those of the second near them.
 
     The result of a tuple of the first stream has the last instant of its window as its time, `waits` behind its own.
     It is due when the boundary has passed that.
@@ -48,10 +47,68 @@ class ResampleKernel:
     ) -> None:
         self.by, self.window, self.how, self.calls = by, window, how, calls
         self.waits = 0 if how == "previous" else window - 1
-        self.first, self.second = _HeldRows(first), _HeldRows(second)
+        self.own = first.names
+        self.values = [name for name in second.names if name not in by]
         self.accumulators = [accumulator(c, second) for c in calls]
         added = [(f"__a{i}", c.result) for i, c in enumerate(calls)]
         self.schema = pa.schema([*first, *(added if how is None else [second.field(VALUE)])])
+        self._hold(first, second)
+
+    def _hold(self, first: pa.Schema, second: pa.Schema) -> None:
+        """Begin to hold tuples of streams with these columns."""
+        raise NotImplementedError
+
+    def _that_count(self, rows: pa.Table) -> pa.Table:
+        """The rows of the second stream that can count, with floats as SQL compares them."""
+        for name in (*self.by, *(() if self.how is None else (VALUE,))):
+            if rows[name].null_count:
+                rows = rows.filter(rows[name].is_valid())
+        return pa.table([normal_floats(whole(column)) for column in rows.columns], schema=rows.schema)
+
+    def _floor(self, boundary: int) -> int:
+        """The least time of a tuple of the first stream that is not yet due at this boundary."""
+        return behind(boundary, self.waits)
+
+    def _oldest(self, floor: int) -> int:
+        """The least time of a tuple of the second stream that counts for any of the first from this floor on."""
+        return behind(floor, self.window - 1)
+
+    def _times(self, own: Int64s) -> Int64s:
+        """The times of the results of tuples with these."""
+        return np.minimum(own, LAST_TIME - 1 - self.waits) + self.waits
+
+    def _look(self, near: Near) -> list[pa.Array]:
+        """What is added to rows of the first stream."""
+        if self.how is None:
+            return self._aggregated(near)
+        values, time, before, after = near.columns[VALUE], near.when, near.before(), near.after()
+        both = (before >= 0) & (after >= 0)
+        if self.how == "linear":
+            return [_line(to_numpy(values), near.time, time, before, after, both)]
+        if self.how == "nearest":
+            behind, ahead = (near.time[at[both]] for at in (before, after))
+            chosen = np.maximum(before, after)
+            chosen[both] = np.where(time[both] - behind <= ahead - time[both], before[both], after[both])
+            before = chosen
+        return [values.take(pa.array(before, mask=before < 0))]
+
+    def _aggregated(self, near: Near) -> list[pa.Array]:
+        parts: list[list[pa.Array]] = [[] for _ in self.calls]
+        for slots, slot, place in near.pairs():
+            time = near.time[place]
+            for part, call, acc in zip(parts, self.calls, self.accumulators, strict=True):
+                columns = [near.columns[name].take(pa.array(place)) for name in call.columns]
+                part.append(acc.result(acc.fold(acc.start(slots), seen(acc, columns, slot, time, slots))))
+        return [pa.concat_arrays(part) for part in parts]
+
+
+class ResampleKernel(Resampling):
+    """State: `first`, the tuples that wait, and `second`, the tuples that may still count; not those that never do,
+    with a null in a key or a null to interpolate.
+    """
+
+    def _hold(self, first: pa.Schema, second: pa.Schema) -> None:
+        self.first, self.second = _HeldRows(first), _HeldRows(second)
 
     # -- one train
 
@@ -63,21 +120,10 @@ class ResampleKernel:
         self.second.add(counting)
         out = self._due(bounds)
         floor = self._floor(bounds.final)
-        oldest = floor if floor == LAST_TIME else max(floor, FIRST_TIME + self.window) - self.window + 1
+        oldest = self._oldest(floor)
         # of the second stream stays what counts for any of the first that is not yet due
         changes = {FIRST: self.first.let_go(waiting, floor), SECOND: self.second.let_go(counting, oldest)}
         return out, {name: change for name, change in changes.items() if change is not None}
-
-    def _that_count(self, rows: pa.Table) -> pa.Table:
-        """The rows of the second stream that can count, with floats as SQL compares them."""
-        for name in (*self.by, *(() if self.how is None else (VALUE,))):
-            if rows[name].null_count:
-                rows = rows.filter(rows[name].is_valid())
-        return pa.table([normal_floats(whole(column)) for column in rows.columns], schema=self.second.schema)
-
-    def _floor(self, boundary: int) -> int:
-        """The least time of a tuple of the first stream that is not yet due at this boundary."""
-        return boundary if boundary == LAST_TIME else max(boundary, FIRST_TIME + self.waits) - self.waits
 
     # -- results
 
@@ -87,38 +133,21 @@ class ResampleKernel:
             return empty_flow(self.schema, bounds)
         rows = self.first.rows.take(pa.array(due))
         cause, sub, own = (column_numbers(rows, name) for name in HEAD)
-        time = np.minimum(own, LAST_TIME - 1 - self.waits) + self.waits
+        time = self._times(own)
         reached = np.searchsorted(bounds.time, time, "right")
         order = np.lexsort((sub, cause, own, reached))
         rows, own = rows.take(pa.array(order)), own[order]
         cause = bounds.cause[reached[order]]
-        columns = [*(rows[name] for name in self.first.columns), *self._look(rows, own)]
+        columns = [*(rows[name] for name in self.own), *self._look(self._near(rows, own))]
         return Flow(pa.table(columns, schema=self.schema), time[order], cause, rank_within(cause), bounds)
 
-    def _look(self, rows: pa.Table, time: Int64s) -> list[pa.Array]:
-        """What is added to these rows of the first stream."""
-        near = _Near(self.second, self.by, rows, time, self.window)
-        if self.how is None:
-            return self._aggregated(near)
-        values, before, after = near.columns[VALUE], near.before(), near.after()
-        both = (before >= 0) & (after >= 0)
-        if self.how == "linear":
-            return [_line(to_numpy(values), near.time, time, before, after, both)]
-        if self.how == "nearest":
-            behind, ahead = (near.time[at[both]] for at in (before, after))
-            chosen = np.maximum(before, after)
-            chosen[both] = np.where(time[both] - behind <= ahead - time[both], before[both], after[both])
-            before = chosen
-        return [values.take(pa.array(before, mask=before < 0))]
-
-    def _aggregated(self, near: _Near) -> list[pa.Array]:
-        parts: list[list[pa.Array]] = [[] for _ in self.calls]
-        for slots, slot, place in near.pairs():
-            time = near.time[place]
-            for part, call, acc in zip(parts, self.calls, self.accumulators, strict=True):
-                columns = [near.columns[name].take(pa.array(place)) for name in call.columns]
-                part.append(acc.result(acc.fold(acc.start(slots), seen(acc, columns, slot, time, slots))))
-        return [pa.concat_arrays(part) for part in parts]
+    def _near(self, rows: pa.Table, time: Int64s) -> Near:
+        held = self.second.rows
+        groups = Groups([held.schema.field(name).type for name in self.by])
+        group, _ = groups.encode([held[name] for name in self.by], len(held))
+        mine, _ = groups.encode([rows[name] for name in self.by], len(rows))
+        columns = {name: whole(held[name]) for name in self.values}
+        return Near(group, column_numbers(held, TIME), columns, mine, time, self.window)
 
     # -- tables
 
@@ -137,7 +166,6 @@ class _HeldRows:
     """Rows of one stream that still count, in order of (cause, sub)."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self.columns = schema.names
         self.schema = held_schema(schema)
         self.rows = self.schema.empty_table()
 
@@ -172,23 +200,19 @@ class _HeldRows:
         self.rows = both.take(pa.array(places)).combine_chunks()
 
 
-class _Near:
-    """Where the second stream, sorted by group, time and values, has what is near in time to rows of the first."""
+class Near:
+    """Where the second stream, sorted by group, time and values, has what is near in time to rows of the first, which
+    have the groups `mine` and the times `when`."""
 
-    def __init__(self, second: _HeldRows, by: list[str], rows: pa.Table, time: Int64s, window: int) -> None:
-        groups = Groups([second.schema.field(name).type for name in by])
-        group, _ = groups.encode([second.rows[name] for name in by], len(second.rows))
-        mine, _ = groups.encode([rows[name] for name in by], len(rows))
-        values = [name for name in second.columns if name not in by]
-        order = in_order([group, column_numbers(second.rows, TIME)], [whole(second.rows[name]) for name in values])
-        self.time = column_numbers(second.rows, TIME)[order]
-        self.columns = {name: whole(second.rows[name].take(pa.array(order))) for name in values}
+    def __init__(self, group: Int64s, time: Int64s, columns: Columns, mine: Int64s, when: Int64s, window: int) -> None:
+        order = in_order([group, time], list(columns.values()))
+        self.time, self.columns = time[order], take(columns, order)
         self._moments = np.unique(self.time)
         self._many = len(self._moments) + 1
         self._codes = group[order] * self._many + np.searchsorted(self._moments, self.time)  # rises
-        self._base, self._when = mine * self._many, time
-        self._early = np.maximum(time, FIRST_TIME + window) - window
-        self._late = np.minimum(time, LAST_TIME - window) + window
+        self._base, self.when = mine * self._many, when
+        self._early = np.maximum(when, FIRST_TIME + window) - window
+        self._late = np.minimum(when, LAST_TIME - window) + window
 
     def _place(self, time: Int64s, side: str) -> Int64s:
         """The first place of each row's group with a time of at least this; from the "right": with a greater one."""
@@ -198,12 +222,12 @@ class _Near:
 
     def before(self) -> Int64s:
         """The last place at or before each row's time, of the greatest value there; -1 if none is near."""
-        place = self._place(self._when, "right") - 1
+        place = self._place(self.when, "right") - 1
         return np.where(place >= self._place(self._early, "right"), place, -1)
 
     def after(self) -> Int64s:
         """The first place at or after each row's time, of the greatest value there; -1 if none is near."""
-        place = self._place(self._when, "left")
+        place = self._place(self.when, "left")
         near = place < self._place(self._late, "left")
         there = np.where(near, self.time[np.minimum(place, len(self.time) - 1)] if len(self.time) else 0, 0)
         return np.where(near, self._place(there, "right") - 1, -1)

@@ -15,46 +15,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.errors import TrainError
 from borealis.kernels.accumulators import AggregateCall
-from borealis.kernels.aggregate import PANE, AggregateKernel, oldest_needed
-from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, take, to_table, whole
-from borealis.kernels.flow import NOTHING, Bounds, Flow, rank_within
+from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE, AggregateKernel, oldest_needed
+from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, take
+from borealis.kernels.flow import NOTHING, Bounds, Flow, differs
 from borealis.kernels.folding import add_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, inside_windows
-from borealis.kernels.kinds import adds, identities, signs
-from borealis.kernels.sorting import stable_order
-from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
+from borealis.kernels.join_changes import perhaps_among
+from borealis.kernels.kinds import signs
+from borealis.kernels.signed_rows import ADDS, AT, SignedRows
+from borealis.kernels.sorting import sorted_with_places, stable_order
+from borealis.state.delta import Delta
+from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int64s
 
 ROWS = "rows"  # of a pane or a window: how many there are
 FROM, UNTIL = "from", "until"  # the causes during which a version holds: the first, and the first that is later
-ADDS = "adds"  # of a row: its sign
-AT = "at"  # the boundary at it
 REVISES = "revises"  # whether a window that has it was closed
-PART_ENTRIES = 1 << 14  # of a sealed part, as far as panes allow
+NEAR = "near"  # whether its pane gets late rows, or loses some; perhaps it does neither
+PART_ENTRIES = 1 << 12  # of a sealed part, as far as panes allow
 FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a pane
 
 
-class RevisedPanes(AggregateKernel):
+class RevisedPanes(SignedRows, AggregateKernel):
     """Time windows over signed rows, up to how panes change and what the tables are."""
-
-    kept: ClassVar[TableSpec]  # beside the groups
 
     def __init__(
         self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall], history: int
     ) -> None:
         super().__init__(schema, by, size, slide, calls)
-        self.history = history
-        self.signed = self.schema.append(pa.field(KIND, pa.int8()))  # of the output's rows
-        names = dict.fromkeys(name for call in calls for name in call.columns)
-        self.arguments = {name: f"x{i}" for i, name in enumerate(names)}  # to the name in a table
+        self._sign(self.schema, calls, history)
+        stars = (f"c{i}" for i, call in enumerate(calls) if call.function == "count" and not call.columns)
+        self.counted = next(stars, None)  # the column that counts rows anyway: `count(*)`
         self.versions: Columns | None = None  # of panes revised in this train, the ones before the last
         self.open_since = NOTHING  # where there are such: since when the open entries hold
         self.entries_of = NOTHING  # how many entries each group has, by its number
@@ -65,8 +61,16 @@ class RevisedPanes(AggregateKernel):
     def _settle(self) -> None:
         """Make up for what other copies changed, before a train runs."""
 
+    def _fitting(self, flow: Flow, rows: Columns) -> tuple[Flow, Columns]:
+        """Without rows that take back what never came, where these would do harm: what is lost in a gap leaves them."""
+        return flow, rows
+
+    def _take_usual(self, flow: Flow, group: Int64s) -> tuple[Columns, Columns]:
+        """Take in insertions none of which revises anything; what a delta has to put and to cut."""
+        raise NotImplementedError
+
     def _take_in(self, flow: Flow, rows: Columns) -> tuple[Columns, Columns]:
-        """Bring panes up to date; what a delta has to put and to cut."""
+        """The same for any rows: bring panes up to date."""
         raise NotImplementedError
 
     def _versions_of(
@@ -76,20 +80,14 @@ class RevisedPanes(AggregateKernel):
         them by rows at these slots. A version may have no rows."""
         raise NotImplementedError
 
+    def _versioned(self, rows: Columns, bounds: Bounds) -> NDArray[np.bool_]:
+        """Which rows make new versions of their panes: those that revise, of panes of which earlier versions count."""
+        revises: NDArray[np.bool_] = rows[REVISES]
+        return revises
+
     def _states(self, rows: Columns, steps: Steps) -> Columns:
         """Closed windows before the first and after each cause that changes them."""
         return self._windows(*steps.states())
-
-    def _delta_of(self, put: Columns, cut: Columns, floor: int | None) -> Delta:
-        """What changed in the table that is kept beside that of the groups."""
-        by = self.kept.floor
-        assert by is not None
-        if floor is not None:
-            put, cut = (take(some, np.flatnonzero(some[by] >= floor)) for some in (put, cut))
-        if floor is None and not len(put[by]) and not len(cut[by]):
-            return {}
-        keys = to_table({name: cut[name] for name in self.kept.key}) if len(cut[by]) else None
-        return {self.kept.name: Change(to_table(put), cut=keys, floor=floor)}
 
     # -- entries, which count their rows
 
@@ -98,7 +96,8 @@ class RevisedPanes(AggregateKernel):
 
     def _added(self, entries: Columns, column: Callable[[str], pa.Array], slot: Int64s, time: Int64s) -> Columns:
         entries = super()._added(entries, column, slot, time)
-        return entries | {ROWS: add_counts(entries[ROWS], slot, len(entries[GROUP]))}
+        count = None if self.counted is None else entries[self.counted]
+        return entries | {ROWS: add_counts(entries[ROWS], slot, len(entries[GROUP])) if count is None else count}
 
     def _combined(self, head: Columns, entries: Columns, index: Int64s, slot: Int64s) -> Columns:
         closed = super()._combined(head, entries, index, slot)
@@ -123,14 +122,13 @@ class RevisedPanes(AggregateKernel):
 
     def _thaw(self, panes: Int64s) -> None:
         """Make these panes such as can be changed, with the sealed parts that they lie in."""
-        if not self.sealed:
+        if not self.sealed or not len(panes):
             return
         last = np.array([part[PANE][-1] for part in self.sealed])
         first = np.array([part[PANE][0] for part in self.sealed])
-        at = np.unique(np.searchsorted(last, panes))
-        at = at[at < len(last)]
-        touched = np.zeros(len(last), np.bool_)
-        touched[at] = first[at] <= panes.max()
+        touched = np.zeros(len(last) + 1, np.bool_)
+        touched[np.searchsorted(last, panes)] = True
+        touched = touched[:-1] & (first <= panes.max())
         if touched.any():
             thawed = [part for part, now in zip(self.sealed, touched, strict=True) if now]
             self.open = in_time(concat([*thawed, self.open]))
@@ -163,33 +161,35 @@ class RevisedPanes(AggregateKernel):
         self._settle()
         self._seal(bounds.standing)
         self.left, self.versions = [], None
-        flow = inside_windows(flow, self.size, self.slide)
-        rows, fresh = self._arrived(flow, bounds)
-        changes = self._take_in(flow, rows)
-        revised = self._revised(rows, bounds)
+        flow = self._recent(inside_windows(flow, self.size, self.slide))
+        group, fresh = self._grouped(flow)
+        revised = None
+        if not signs(flow).any() and flow.on_time:
+            changes = self._take_usual(flow, group)
+        else:
+            flow, rows = self._fitting(flow, self._arrived(flow, group))
+            changes = self._take_in(flow, rows)
+            revised = self._revised(rows, bounds)
         closed = self._emit(bounds)
         self.versions = None
         floor_before, floor = self._floor(bounds.standing), self._floor(bounds.final)
         if floor > floor_before:
             self._evict(floor)
         dead = self._dead(fresh)
-        delta = self._group_delta(fresh, dead) | self._delta_of(*changes, floor if floor > floor_before else None)
+        delta = self.group_delta(fresh, dead) | self._delta_of(*changes, floor if floor > floor_before else None)
         self.groups.cut(dead)
         return self._in_order(revised, closed), delta
 
-    def _arrived(self, flow: Flow, bounds: Bounds) -> tuple[Columns, list[int]]:
-        """The rows with their groups and panes, and the numbers of groups that are new."""
-        at = bounds.at(flow.cause)
-        expired = np.flatnonzero(flow.time < np.maximum(at, FIRST_TIME + self.history) - self.history)
-        if len(expired):
-            late = int(at[expired[0]] - flow.time[expired[0]])
-            what = f"a row lies {late} us behind the boundary, more than the history of {self.history} us"
-            raise TrainError(what, hint="the box before this one has a defect; everything before is committed")
-        group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow)) if len(flow) else (NOTHING, [])
-        pane = np.floor_divide(flow.time, self.width) * self.width
-        rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
-        rows |= {x: whole(flow.rows[name]) for name, x in self.arguments.items()}
-        return rows | {PANE: pane, ADDS: adds(signs(flow)), AT: at, REVISES: self._first_end(pane) <= at}, fresh
+    def _arrived(self, flow: Flow, group: Int64s) -> Columns:
+        """The rows with their groups and panes."""
+        rows = super()._arrived(flow, group)
+        number, late = np.floor_divide(flow.time, self.width), flow.time < rows[AT]
+        odd = np.flatnonzero(late | ~rows[ADDS])
+        pane, code = number * self.width, number * self.groups.capacity + group
+        revises, near = np.zeros(len(flow), np.bool_), np.zeros(len(flow), np.bool_)
+        revises[odd] = late[odd] & (self._first_end(pane[odd]) <= rows[AT][odd])
+        near[perhaps_among(code[odd], code)] = True
+        return rows | {PANE: pane, REVISES: revises, NEAR: near}
 
     def _first_end(self, pane: Int64s) -> Int64s:
         """The end of the first window that has this pane."""
@@ -202,40 +202,30 @@ class RevisedPanes(AggregateKernel):
         return dead
 
     def _floor(self, boundary: int) -> int:
-        if boundary != LAST_TIME:
-            boundary = max(boundary, FIRST_TIME + self.history) - self.history
-        return oldest_needed(boundary, self.size, self.slide)
+        return oldest_needed(self._oldest(boundary), self.size, self.slide)
 
     # -- rows into panes
 
-    def _never_came(self, row: Columns) -> TrainError:
-        key = [k.to_pylist()[0] for k in self.groups.keys(row[GROUP])]
-        what = f"a row is taken back that never came: group {key}, time {row[TIME][0]}, cause {row[CAUSE][0]}"
-        return TrainError(what, hint="the box before this one has a defect; everything before is committed")
-
     def _bring_up(self, flow: Flow, rows: Columns) -> Columns:
-        """Fold rows into panes: as a box without revisions does, where a pane neither loses a row nor is revised.
+        """Fold rows into panes: as a box without revisions does, where a pane neither loses a row nor gets a late one.
 
         Returns the panes that changed, as they are now; some may have no rows left."""
-        usual = rows[ADDS] & ~rows[REVISES]
-        if not len(usual):
+        mine = rows[NEAR]
+        if not len(mine):
             return take(self.open, NOTHING)
-        self._thaw(rows[PANE])
-        if usual.all():
+        if not mine.any():
             return self._absorb(flow, rows[GROUP])
-        panes, groups, slot = distinct_pairs(rows[PANE] // self.width, rows[GROUP], self.groups.capacity)
-        changed = np.zeros(len(panes), np.bool_)
-        changed[slot[~usual]] = True
+        self._thaw(rows[PANE][mine])
         touched = []
-        mine = changed[slot]
         if not mine.all():
             others = np.flatnonzero(~mine)
             needed = flow.with_rows(flow.rows.select([*self.arguments, KIND]))
             touched.append(self._absorb(needed.take(others), rows[GROUP][others]))
-            slot, rows = slot[mine], take(rows, np.flatnonzero(mine))
-        heads = {PANE: panes[changed] * self.width, GROUP: groups[changed]}
-        slot = (np.cumsum(changed) - 1)[slot]
+            rows = take(rows, np.flatnonzero(mine))
+        panes, groups, slot = distinct_pairs(rows[PANE] // self.width, rows[GROUP], self.groups.capacity)
+        heads = {PANE: panes * self.width, GROUP: groups}
         at, found = self._find(heads[PANE], heads[GROUP])
+        rows = rows | {REVISES: self._versioned(rows, flow.bounds)}
         spans = _spans_of(len(heads[PANE]), slot, rows)
         versions = self._versions_of(heads, at, found, slot, rows, spans)
         touched.append(self._store(versions, at[found]))
@@ -257,6 +247,43 @@ class RevisedPanes(AggregateKernel):
             self.open_since = np.full(len(self.open[PANE]), FIRST_TIME)
             self.open_since[at[found]] = versions[FROM][last][found]
         return final
+
+    def _fold_all(
+        self,
+        entries: Columns,
+        index: Int64s,
+        pool: Columns,
+        order: Int64s,
+        runs: tuple[Int64s, Int64s],
+        dead: Int64s,
+        spans: Spans,
+    ) -> Columns:
+        """All versions at once: of each the entry at its place, and a run (start, length) of the pool in this order, up
+        to rows that were dead by then."""
+        start, count = runs
+        parts = []
+        for some, place in places_in_blocks(start, count, FOLDED_AT_ONCE):
+            owner = np.repeat(np.arange(some.stop - some.start), count[some])
+            place = order[place]
+            alive = dead[place] >= spans.until[some][owner]
+            if not alive.all():
+                owner, place = owner[alive], place[alive]
+            parts.append(self._folded(take(entries, index[some]), pool, place, owner))
+        return concat(parts) | {FROM: spans.begin, UNTIL: spans.until}
+
+    def _folded(self, entries: Columns, pool: Columns, place: Int64s, owner: Int64s) -> Columns:
+        """Entries with the rows at these places of the pool added, each to its owner; the first of an empty one's rows
+        is the first it ever saw."""
+        first = np.full(len(entries[PANE]), -1)
+        first[owner[::-1]] = place[::-1]
+        begins = np.flatnonzero((entries[ROWS] == 0) & (first >= 0))
+        firsts = {}
+        for name, of in ((FIRST_CAUSE, CAUSE), (FIRST_SUB, SUB)):
+            firsts[name] = entries[name].copy()
+            firsts[name][begins] = pool[of][first[begins]]
+        places = pa.array(place)
+        columns = {name: pool[x].take(places) for name, x in self.arguments.items()}
+        return self._added(entries | firsts, columns.__getitem__, owner, pool[TIME][place])
 
     # -- windows that close
 
@@ -296,13 +323,7 @@ class RevisedPanes(AggregateKernel):
         which = np.flatnonzero(rows[REVISES])
         if not len(which):
             return None
-        pane, group = rows[PANE][which], rows[GROUP][which]
-        first = self._first_end(pane)
-        last = np.minimum(np.floor_divide(pane, self.slide) * self.slide + self.size, rows[AT][which])
-        times = np.floor_divide(last - first, self.slide) + 1
-        index = np.repeat(np.arange(len(which)), times)
-        end = first[index] + (np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)) * self.slide
-        steps = Steps.of(which[index], group[index], end, rows[CAUSE][which][index])
+        steps = Steps.of(rows, which, self.size, self.slide)
         return self._differences(self._states(rows, steps), steps, bounds)
 
     def _windows(self, group: Int64s, end: Int64s, cause: Int64s) -> Columns:
@@ -335,48 +356,13 @@ class RevisedPanes(AggregateKernel):
         """The rows that lead from each state to the one after it."""
         order = steps.in_order()
         filled = windows[ROWS] > 0
-        place = np.cumsum(filled) - 1
-        windows = take(windows, np.flatnonzero(filled))
-        results = self._result_rows(windows, self.groups.keys(windows[GROUP]))
-        after = steps.after[order]
-        was, there = filled[after - 1], filled[after]
-        same = was & there
-        for i in range(len(self.calls)):
-            codes = identities(results[f"__a{i}"])
-            both = np.flatnonzero(same)
-            same[both] = codes[place[after[both] - 1]] == codes[place[after[both]]]
-        both = was & there
-        out = was & ~same
-        into = there & ~same
-        source = np.column_stack([place[after - 1], place[after]]).ravel()
-        kind = np.column_stack(
-            [
-                np.where(both, Kind.UPDATE_BEFORE, Kind.DELETION),
-                np.where(both, Kind.UPDATE_AFTER, Kind.INSERTION),
-            ]
-        ).ravel()
-        given = np.flatnonzero(np.column_stack([out, into]).ravel())
-        source, kind, causes = source[given], kind[given].astype(np.int8), np.repeat(steps.cause[order], 2)[given]
-        rows = results.take(pa.array(source))
-        return Flow(self._with_kind(rows, kind), windows[TIME][source], causes, rank_within(causes), bounds)
-
-    def _with_kind(self, rows: pa.Table, kind: Int8s) -> pa.Table:
-        return pa.table([*rows.columns, pa.array(kind)], schema=self.signed)
-
-    def _in_order(self, revised: Flow | None, closed: Flow) -> Flow:
-        """All results by cause; the rows of a cause come before its boundary."""
-        n = len(closed)
-        closed = closed.with_rows(self._with_kind(closed.rows, np.full(n, Kind.INSERTION, np.int8)))
-        if revised is None or not len(revised):
-            return closed
-        if not n:
-            return revised
-        cause = np.concatenate([revised.cause, closed.cause])
-        order = stable_order(cause)
-        cause = cause[order]
-        rows = pa.concat_tables([revised.rows, closed.rows]).take(pa.array(order))
-        time = np.concatenate([revised.time, closed.time])[order]
-        return Flow(rows, time, cause, rank_within(cause), closed.bounds)
+        new = steps.after[order]
+        old = new - 1
+        if not filled.all():
+            place = np.where(filled, np.cumsum(filled) - 1, -1)
+            windows, old, new = take(windows, np.flatnonzero(filled)), place[old], place[new]
+        results = self.result_rows(windows, self.groups.keys(windows[GROUP]))
+        return self._leading(results, windows[TIME], old, new, steps.cause[order], bounds)
 
 
 def in_time(entries: Columns) -> Columns:
@@ -388,41 +374,68 @@ def in_time(entries: Columns) -> Columns:
 @dataclass(frozen=True)
 class Steps:
     """Causes that change closed windows, window after window. A *chain* is those of one window, in order; its states
-    are the one before all of them, and one after each."""
+    are the one before all of them, and one after each. What a cause does to a pane of a group is one *change*."""
 
-    row: Int64s  # the rows of all steps
+    row: Int64s  # the rows of all changes
+    change: Int64s  # which each belongs to, rising
+    alone: bool  # whether no cause makes several changes
+    made: Int64s  # the changes of all steps
     step: Int64s  # which each belongs to, rising
-    group: Int64s  # of each step
-    end: Int64s
+    first: Int64s  # of each step: a number that rises with its first change, and with the windows of that
     cause: Int64s
-    begins: NDArray[np.bool_]  # whether it is the first of its chain
+    begin: Int64s  # of each chain: its first step
+    group: Int64s
+    end: Int64s
 
     @staticmethod
-    def of(row: Int64s, group: Int64s, end: Int64s, cause: Int64s) -> Steps:
-        """From rows, each with a window that it changes."""
-        order = np.lexsort((cause, end, group))
-        row, group, end, cause = row[order], group[order], end[order], cause[order]
-        other = np.insert((group[1:] != group[:-1]) | (end[1:] != end[:-1]), 0, True)
-        new = other | np.insert(cause[1:] != cause[:-1], 0, True)
-        return Steps(row, np.cumsum(new) - 1, group[new], end[new], cause[new], other[new])
+    def of(rows: Columns, row: Int64s, size: int, slide: int) -> Steps:
+        """From rows that revise, in order of their causes."""
+        pane, group, cause = (rows[name][row] for name in (PANE, GROUP, CAUSE))
+        new = differs(cause) | differs(pane) | differs(group)
+        change = np.cumsum(new) - 1
+        pane, group, cause, at = pane[new], group[new], cause[new], rows[AT][row[new]]
+        least = np.floor_divide(pane - size, slide) + 1  # windows by number: the first that has the pane
+        times = np.minimum(np.floor_divide(pane, slide), np.floor_divide(at - size, slide)) - least + 1
+        made = np.repeat(np.arange(len(pane)), times)
+        window = np.arange(len(made)) + np.repeat(least - np.cumsum(times) + times, times)
+        lowest = int(window.min())
+        many = int(window.max()) - lowest + 1
+        code, first = sorted_with_places(
+            group[made] * many + (window - lowest), ((int(group.max()) + 1) * many).bit_length()
+        )
+        made, begins, alone = made[first], differs(code), not np.any(cause[1:] == cause[:-1])
+        cause, step = cause[made], np.arange(len(made))
+        if not alone:
+            new = begins | differs(cause)
+            step, begins, first, cause, code = np.cumsum(new) - 1, begins[new], first[new], cause[new], code[new]
+        begin = np.flatnonzero(begins)
+        group, window = np.divmod(code[begin], many)
+        return Steps(row, change, alone, made, step, first, cause, begin, group, (window + lowest) * slide + size)
+
+    @cached_property
+    def length(self) -> Int64s:
+        """Of each chain: its steps."""
+        return np.diff(np.append(self.begin, len(self.cause)))
 
     @cached_property
     def after(self) -> Int64s:
         """Where among all states the one after each step is; the one before it is beside that."""
-        places: Int64s = np.arange(len(self.cause)) + np.cumsum(self.begins)
-        return places
+        return np.arange(len(self.cause)) + np.repeat(np.arange(1, len(self.begin) + 1), self.length)
 
     def states(self) -> tuple[Int64s, Int64s, Int64s]:
         """Of each state: group, end, and the cause after which it is so."""
-        of = np.repeat(np.arange(len(self.cause)), 1 + self.begins)
-        cause = self.cause[of]
-        cause[self.after[self.begins] - 1] -= 1
-        return self.group[of], self.end[of], cause
+        group, end = (np.repeat(one, self.length + 1) for one in (self.group, self.end))
+        return group, end, np.insert(self.cause, self.begin, self.cause[self.begin] - 1)
 
     def in_order(self) -> Int64s:
         """The steps as they happen: by cause, then by window, then by the first row."""
-        first = self.row[np.searchsorted(self.step, np.arange(len(self.cause)))]
-        return np.lexsort((first, self.end, self.cause))
+        if self.alone:
+            order = np.empty(len(self.first), np.int64)
+            order[self.first] = np.arange(len(order))
+            return order
+        order = stable_order(self.first)
+        order = order[stable_order(np.repeat(self.end, self.length)[order])]
+        return order[stable_order(self.cause[order])]
 
 
 @dataclass(frozen=True)
@@ -438,9 +451,9 @@ def _spans_of(slots: int, slot: Int64s, rows: Columns) -> Spans:
     """What the rows at these slots, some of which revise them, make of each: a version, and one more for each cause."""
     revises = rows[REVISES]
     of, begin = slot[revises], rows[CAUSE][revises]
-    order = np.lexsort((begin, of))
+    order = stable_order(of)
     of, begin = of[order], begin[order]
-    new = np.append(True, (of[1:] != of[:-1]) | (begin[1:] != begin[:-1]))[: len(of)]
+    new = differs(of) | differs(begin)
     of = np.concatenate([np.arange(slots), of[new]])
     begin = np.concatenate([np.full(slots, FIRST_TIME), begin[new]])
     order = stable_order(of)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from borealis.kernels.columns import column_numbers, to_numpy, whole
 from borealis.tuples import Int64s
 
+WORD_BITS = 63  # of an int64 that is not negative
+
 
 def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
     """The places of rows sorted by keys, then by the values in `ties`; what is equal in all of them stays as it came.
@@ -41,16 +43,30 @@ def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
 
 
 def stable_order(key: Int64s) -> Int64s:
-    """The places of rows sorted by one key; equal ones stay as they are. Fast for rows in order, and for small numbers.
+    """The places of rows sorted by one key; equal ones stay as they are. Fast for rows in order, and where places fit
+    into the words of the keys.
 
     >>> stable_order(np.array([7, 5, 7, 5])).tolist()
     [1, 3, 0, 2]
     """
     if not len(key) or not np.any(key[1:] < key[:-1]):
         return np.arange(len(key))
-    least = key.min()
-    narrow = int(key.max()) - int(least) <= np.iinfo(np.uint16).max  # NumPy sorts these by digits
-    return np.argsort((key - least).astype(np.uint16) if narrow else key, kind="stable")
+    least, most = int(key.min()), int(key.max())
+    if (most - least).bit_length() + len(key).bit_length() > WORD_BITS:
+        return np.argsort(key, kind="stable")
+    return sorted_with_places(key - least, (most - least).bit_length())[1]
+
+
+def sorted_with_places(key: Int64s, key_bits: int) -> tuple[Int64s, Int64s]:
+    """The sorted keys (none negative) and where each stood; packed into one word where they fit, as sorting values is
+    several times faster than sorting places."""
+    place_bits = len(key).bit_length()
+    if key_bits + place_bits > WORD_BITS:
+        places = np.argsort(key, kind="stable")
+        return key[places], places
+    packed = (key.astype(np.int64, copy=False) << place_bits) | np.arange(len(key))
+    packed.sort()
+    return packed >> place_bits, packed & ((1 << place_bits) - 1)
 
 
 def newest(*key: Int64s) -> Int64s:

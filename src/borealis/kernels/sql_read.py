@@ -11,10 +11,14 @@ import pyarrow as pa
 
 from borealis.errors import TrainError
 from borealis.kernels.aside import failing
-from borealis.kernels.flow import Flow, rank_within
+from borealis.kernels.columns import take
+from borealis.kernels.flow import NOTHING, Flow, rank_within
+from borealis.kernels.kinds import pairs, signs
+from borealis.kernels.remembered import ANSWERS, Remembered
 from borealis.kernels.sql_write import REASON, NoState, log_refused
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Delta
+from borealis.tuples import Int64s
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from borealis.databases.database import Database, OutageReport
 
 VALUE_SHOWN_MOST = 80  # characters of a value that does not fit
+ANSWER = "answer"  # of a row that is remembered
 Question = tuple[Any, ...]  # values of the parameters
 
 
@@ -54,24 +59,29 @@ class SqlReadKernel(NoState):
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """A row for each row of its answer, in the order the database gave them."""
+        index, columns = self._asked(flow)
+        return self._out(flow, index, columns), {}
+
+    def _asked(self, flow: Flow) -> tuple[Int64s, list[pa.Array]]:
+        """The rows of all answers, in order: which row each is for, and their columns, the last one why it is bad."""
         if not len(flow):
-            columns = [pa.array([], field.type) for field in self.given]
-            return flow.with_rows(self._behind(flow.rows, columns, pa.array([], pa.string()))), {}
+            return NOTHING, [*(pa.array([], field.type) for field in self.given), pa.array([], pa.string())]
         columns = [self.database.values(flow.rows[name]) for name in self._names]
         asked = list(zip(*columns, strict=True)) if columns else [()] * len(flow)
         places: dict[Question, int] = {}
         which = np.array([places.setdefault(question, len(places)) for question in asked], np.int64)
-        answers = self._answers(list(places))
-        rows, reasons, count = self._fitted(answers)
+        rows, reasons, count = self._fitted(self._answers(list(places)))
         starts = np.cumsum(count) - count
         index = np.repeat(np.arange(len(flow)), count[which])
-        take = np.repeat(starts[which], count[which]) + rank_within(index)
-        asking = flow.take(index)
-        found = [column.take(pa.array(take)) for column in rows]
-        why = reasons.take(pa.array(take))
+        places_of = pa.array(np.repeat(starts[which], count[which]) + rank_within(index))
+        why = reasons.take(places_of)
         log_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
-        table = self._behind(asking.rows, found, why)
-        return Flow(table, asking.time, asking.cause, rank_within(asking.cause), flow.bounds), {}
+        return index, [*(column.take(places_of) for column in rows), why]
+
+    def _out(self, flow: Flow, index: Int64s, columns: Sequence[pa.Array]) -> Flow:
+        asking = flow.take(index)
+        table = self._behind(asking.rows, columns[:-1], columns[-1])
+        return Flow(table, asking.time, asking.cause, rank_within(asking.cause), flow.bounds)
 
     def _behind(self, rows: pa.Table, columns: Sequence[pa.Array], reasons: pa.Array) -> pa.Table:
         for field, column in zip(self.given, columns, strict=True):
@@ -155,6 +165,60 @@ class SqlReadKernel(NoState):
         return columns, pa.array(reasons, pa.string()), np.array(count, np.int64)
 
 
+class RememberingSqlRead(SqlReadKernel):
+    """As it, over rows that can be taken back: each leaves with the answer that it got when it came."""
+
+    tables = (ANSWERS,)
+
+    def __init__(
+        self,
+        box: str,
+        statement: str,
+        database: Database,
+        source: pa.Schema,
+        given: pa.Schema,
+        *,
+        nulls: bool,
+        history: int,
+    ) -> None:
+        super().__init__(box, statement, database, source, given, nulls=nulls)
+        self._answer = pa.struct([*given, pa.field(REASON, pa.string())])
+        self.remembered = Remembered({ANSWER: pa.array([], pa.list_(self._answer))}, history)
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """A row for each row of its answer; where a row replaces another, so do the rows of their answers, in order."""
+        flow, rows, taken = self.remembered.taken(flow, self.remembered.arrived(flow))
+        come = np.flatnonzero(taken.adds)
+        index, columns = self._asked(flow.take(come))
+        ends = np.concatenate([[0], np.cumsum(np.bincount(index, minlength=len(come)))]).astype(np.int32)
+        found = pa.StructArray.from_arrays(columns, fields=list(self._answer))
+        answers = pa.ListArray.from_arrays(pa.array(ends), found, type=pa.list_(self._answer))
+        place = np.empty(len(flow), np.int64)
+        place[~taken.adds], place[come] = taken.row, len(taken.held) + np.arange(len(come))
+        known = self.remembered.rows.at(taken.held)[ANSWER]
+        said = pa.concat_arrays([known, answers]).take(pa.array(place))
+        row, order = self._in_order(flow, said.value_lengths().to_numpy())
+        out = self._out(flow, row, said.flatten().take(pa.array(order)).flatten())
+        return out, self.remembered.settle(take(rows, come) | {ANSWER: answers}, taken, flow.bounds)
+
+    def _in_order(self, flow: Flow, count: Int64s) -> tuple[Int64s, Int64s]:
+        """For each row that comes out, the row it is of, and its place among all rows of all answers."""
+        row = np.repeat(np.arange(len(flow)), count)
+        first = pairs(flow, signs(flow))
+        if not len(first):
+            return row, np.arange(len(row))
+        head = np.arange(len(flow))
+        head[first + 1] = first
+        order = np.lexsort((row, rank_within(row), head[row]))
+        return row[order], order
+
+    def apply(self, delta: Delta) -> None:
+        self.remembered.apply(delta)
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        return self.remembered.tables_now()
+
+
 def _fit(values: list[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
     """Values as their declared type, and why some cannot be; SQLite has no truth values, no times and no decimals."""
     from borealis.values.python import FAILURES, normal
@@ -210,4 +274,7 @@ def make(step: Step) -> SqlReadKernel:
     options = step.options
     database = Database(step.box, options["database"], options["give_up"])
     source, given = schema_of(options["schema"]), schema_of(options["given"])
-    return SqlReadKernel(step.box, options["statement"], database, source, given, nulls=options["missing"] == "null")
+    nulls, history = options["missing"] == "null", options["history"]
+    if history is None:
+        return SqlReadKernel(step.box, options["statement"], database, source, given, nulls=nulls)
+    return RememberingSqlRead(step.box, options["statement"], database, source, given, nulls=nulls, history=history)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from borealis.kernels.step import Step
 from borealis.state.delta import Delta, TableSpec
 
 if TYPE_CHECKING:
+    from sqlalchemy import TextClause
     from sqlalchemy.engine import Connection
 
     from borealis.databases.database import Database, OutageReport
@@ -52,8 +53,8 @@ class SqlWriteKernel(NoState):
         from borealis.diagram.statements import parameters
 
         self.box, self.database = box, database
-        self._names = parameters(statement)
-        self._statement = database.statement(statement)
+        self.names = {name: name for name in parameters(statement)}  # parameters to columns
+        self.statement = database.statement(statement)
         self._copying = Copying.of(statement) if database.url.drivername == "postgresql+psycopg" else None
         self._copying_suits: bool | None = None  # not known yet
         self._created = False
@@ -66,26 +67,30 @@ class SqlWriteKernel(NoState):
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """The same rows, each with why it was refused; afterwards the others are in the database."""
-        reasons: list[str | None] = [None] * len(flow)
-        if len(flow):
-            for at, why in self._write(flow).items():
-                reasons[at] = why
-            log_refused(self.box, reasons)
-        return flow.with_rows(flow.rows.append_column(REASON, pa.array(reasons, pa.string()))), {}
+        refused = self._write(flow, lambda connection, _: Writing(self, connection, flow.rows))
+        return self._judged(flow, refused), {}
+
+    def _judged(self, flow: Flow, refused: Mapping[int, str]) -> Flow:
+        reasons = [refused.get(at) for at in range(len(flow))]
+        log_refused(self.box, reasons)
+        return flow.with_rows(flow.rows.append_column(REASON, pa.array(reasons, pa.string())))
 
     # -- one transaction
 
-    def _write(self, flow: Flow) -> dict[int, str]:
+    def _write(self, flow: Flow, writing: MakeWriting) -> dict[int, str]:
+        """The places of rows that are refused, and why; the others are in the database."""
         from borealis.databases import ledger
 
+        if not len(flow):
+            return {}
         if self._writer is None:
             raise TrainError(f"box '{self.box}' does not know which train it writes", hint="a defect of Borealis")
         if not self._created:
             self.database.transact(ledger.create, writes=True)
             self._created = True
-        return self.database.transact(lambda connection: self._once(connection, flow), writes=True)
+        return self.database.transact(lambda connection: self._once(connection, flow, writing), writes=True)
 
-    def _once(self, connection: Connection, flow: Flow) -> dict[int, str]:
+    def _once(self, connection: Connection, flow: Flow, writing: MakeWriting) -> dict[int, str]:
         from borealis.databases import ledger
 
         assert self._writer is not None
@@ -96,7 +101,7 @@ class SqlWriteKernel(NoState):
             before = ledger.refused(connection, self._writer, _position(flow, 0), _position(flow, done - 1))
             refused = {at: before[_position(flow, at)] for at in range(done) if _position(flow, at) in before}
         if done < len(flow):
-            news = _Writing(self, connection, flow.rows).send(done, len(flow))
+            news = writing(connection, refused).send(done, len(flow))
             reasons = {_position(flow, at): why for at, why in news.items()}
             ledger.record(connection, self._writer, _position(flow, -1), reasons)
             refused |= news
@@ -113,19 +118,19 @@ def _position(flow: Flow, at: int) -> RowPosition:
     return int(flow.cause[at]), int(flow.sub[at])
 
 
-class _Writing:
+class Writing:
     """A train's rows on their way into a database, as many at once as it takes."""
 
     def __init__(self, kernel: SqlWriteKernel, connection: Connection, rows: pa.Table) -> None:
         self._kernel, self._connection, self._rows = kernel, connection, rows
-        self._columns: dict[str, list[Any]] | None = None
+        self._columns: dict[str, list[Any]] = {}
 
     def send(self, start: int, stop: int) -> dict[int, str]:
         """Run the statement for each row, in their order; those that are refused, by their places, and why.
 
         Whether a row is refused depends only on the rows before it: all at once are taken only if each is.
         """
-        from borealis.databases.troubles import reason, verdict_on_row
+        from borealis.databases.troubles import verdict_on_row
 
         if stop - start > 1 and self._copied(start, stop):
             return {}
@@ -134,11 +139,11 @@ class _Writing:
                 self._run(start, stop)
             return {}
         except Exception as error:
-            row = {name: values[start] for name, values in (self._columns or {}).items()}
-            if verdict_on_row(error, self._connection, self._kernel._statement, row) != "refused":
+            row = {name: self._values(column)[start] for name, column in self._kernel.names.items()}
+            if verdict_on_row(error, self._connection, self._kernel.statement, row) != "refused":
                 raise
             if stop - start == 1:
-                return {start: reason(error)}
+                return {start: self._refused(start, error)}
         middle = (start + stop) // 2
         return self.send(start, middle) | self.send(middle, stop)
 
@@ -160,23 +165,38 @@ class _Writing:
                 raise
             return False  # single rows say what is wrong
 
+    def _refused(self, at: int, error: Exception) -> str:
+        """Why a row is not in the database."""
+        from borealis.databases.troubles import reason
+
+        return reason(error)
+
     def _run(self, start: int, stop: int) -> None:
+        self._execute(self._kernel.statement, self._kernel.names, range(start, stop))
+
+    def _execute(self, statement: TextClause, names: Mapping[str, str], places: Sequence[int]) -> None:
+        """A statement for each of these rows; `names` has the columns of its parameters."""
         from borealis.databases.troubles import UnfitError
 
-        if self._columns is None:
-            names = self._kernel._names
-            self._columns = {name: self._kernel.database.values(self._rows[name]) for name in names}
-        columns = [values[start:stop] for values in self._columns.values()]
+        columns = [list(map(self._values(column).__getitem__, places)) for column in names.values()]
         for values in columns:
             for value in values:
                 if isinstance(value, UnfitError):
                     raise value
         if not columns:
-            for _ in range(start, stop):
-                self._connection.execute(self._kernel._statement)
+            for _ in places:
+                self._connection.execute(statement)
             return
-        rows = [dict(zip(self._columns, row, strict=True)) for row in zip(*columns, strict=True)]
-        self._connection.execute(self._kernel._statement, rows)
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        self._connection.execute(statement, rows)
+
+    def _values(self, column: str) -> list[Any]:
+        if column not in self._columns:
+            self._columns[column] = self._kernel.database.values(self._rows[column])
+        return self._columns[column]
+
+
+MakeWriting: TypeAlias = "Callable[[Connection, Mapping[int, str]], Writing]"  # of what was refused in an earlier run
 
 
 def make(step: Step) -> SqlWriteKernel:

@@ -25,7 +25,7 @@ class TimedWindows(OpenWindows):
 
     timeout_us: int
 
-    def _wanted(self, flow: Flow) -> Flow:
+    def wanted(self, flow: Flow) -> Flow:
         return inside_windows(flow, self.size, self.slide)
 
     def _overlap(self, rows: int) -> int:
@@ -38,7 +38,7 @@ class TimedWindows(OpenWindows):
         window = np.floor_divide(time[index], self.slide) - np.tile(np.arange(overlap), len(group))
         inside = time[index] - window * self.slide < self.size
         index, window = index[inside], window[inside]
-        windows, groups, slot = distinct_pairs(window, group[index], self.groups.capacity)
+        windows, groups, slot = distinct_pairs(window, group[index], self.numbers.capacity)
         order = stable_order(slot)  # window after window, in each as the rows are
         index, slot = index[order], slot[order]
         at, found = self._find(groups, windows)
@@ -89,7 +89,7 @@ class TimedWindows(OpenWindows):
             at = following[at]
         return begins
 
-    def _expired(self, boundary: int) -> Columns:
+    def _expired(self, boundary: int | Int64s) -> Columns:
         return self._closed(self._take_out(self._closing(self.open) <= boundary))
 
     def _closing(self, entries: Columns) -> Int64s:

@@ -22,7 +22,7 @@ from borealis.connectors.sources import SortedSource, as_source
 from borealis.diagram import passes
 from borealis.diagram.cut import check_outputs, cut, part_of
 from borealis.diagram.model import Diagram
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import Input, Spec
 from borealis.disk import make_directory
 from borealis.errors import BorealisError, BorealisWarning, OutputError, plural
 from borealis.kernels.kinds import standing
@@ -149,7 +149,7 @@ def run(
             compiled = compile_unit(part, spark, buckets, headers=headers, errors=piece.errors)
             home = None if state is None else Path(state) / piece.name
             options = UnitOptions(admission or Admission(), home, headers)
-            mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in part.inputs}
+            mine = {i.name: _source(i, compiled.times[i.name], found[i.name], state) for i in part.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
             one = UnitRun(piece.name, part, compiled, mine, theirs, options, machine=machine)
             one.progress.ends = (*mine.values(), *theirs.values(), one.troubles)
@@ -182,14 +182,15 @@ def _unfit(table: pa.Table) -> str:
     return "some row"
 
 
-def _source(name: str, time: TimeOf, value: Any, state: str | Path | None) -> Source:
+def _source(one: Input, time: TimeOf, value: Any, state: str | Path | None) -> Source:
+    name = one.name
     if is_frame(value):
         return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame", time)
     source: Source = value
     if isinstance(source, SortedSource):
         source.time = time
     elif isinstance(source, LiveSource):
-        source.begin(name, time, None if state is None else Path(state))
+        source.begin(name, time, None if state is None else Path(state), one.key)
     return source
 
 

@@ -82,6 +82,8 @@ class Care:
         while not self._stopped.wait(self._timings.tick_s):
             ticks += 1
             seldom = not ticks % SELDOM
+            for guard in list(self._node.guards.primaries.values()):
+                guard.runs()
             for one in list(self._node.entries.values()):
                 _try(one.entry.tick)
                 if seldom:

@@ -29,7 +29,6 @@ from borealis.wire.subscription import WireSubscription
 RETRIES, STATUS_RETRIES = Retries(0.02, 1.0, math.inf), Retries(0.05, 0.05, math.inf)
 LOCAL = "here"  # instead of an address: a queue of this node that no other node knows
 ACK_TRIES = 20
-KEEP_S = 3.0  # for a node to answer that it retains a stream
 GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
 
 Acked = tuple[str, str, int]  # which stream, by which reader, and the level
@@ -54,6 +53,7 @@ class AckTimings:
     gather_s: float = 0.1  # those that come meanwhile go together: no reader waits for one
     retry_s: float = 0.5  # until one that could not be delivered is tried again
     answer_s: float = 2.0  # for one to arrive: a node that is frozen must not keep the others waiting
+    keep_s: float = 3.0  # for a node to answer that it retains a stream
 
 
 class Routes:
@@ -207,7 +207,7 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
             queue.register(reader, position)
         else:
             ack = Ack(stream=stream, reader=reader, level=1, upto=position)
-            peers.at(address).act("keep", ack, Done, within=KEEP_S)
+            peers.at(address).act("keep", ack, Done, within=AckTimings.keep_s)
 
     known = routes.known(stream) or routes.look_up(stream)
     try:

@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from borealis.errors import BorealisError, ClusterError
+from borealis.errors import BorealisError, ClusterError, StateError
 from borealis.ha.detector import Detector
+from borealis.node.feeds import keep_from
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
-from borealis.node.running import UnitKey
+from borealis.node.running import RunningEntry, UnitKey
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
+from borealis.threads import side_by_side
 from borealis.wire.messages import Claim, Claimed, Done, Forget, Guard, GuardAnswer, Protect, called
 
 if TYPE_CHECKING:
     from borealis.node.node import Node
-    from borealis.node.running import RunningEntry, RunningUnit
+    from borealis.node.running import RunningUnit
 
 TIMINGS = GuardTimings()
+DURABLE_TRIES = 5  # to have a log on a disk that fails, before its unit is claimed all the same
 
 log = logging.getLogger("borealis.node")
 Claiming = Callable[[Sequence[Claim]], list[Claimed] | None]
@@ -91,6 +94,8 @@ class Guards:
             if primary is not None and primary.guard.incarnation > parcel.incarnation:
                 return GuardAnswer(verdict="deposed", incarnation=primary.guard.incarnation)
             raise ClusterError(f"node {self.name} does not stand by for {called(*key)}")
+        if parcel.want.kind == "whole" and standby in self._taking:  # what it has is what was claimed for
+            raise ClusterError(f"node {self.name} is about to take over {called(*key)}")
         knew = standby.ready
         answer = standby.receive(parcel, len(data))
         if standby.ready and not knew:  # its primary may have been found dead before it could go on for it
@@ -129,12 +134,13 @@ class Guards:
         If it does not answer, that can be done without it where the death is certain. Otherwise it is asked until it
         answers: a claim may be granted as long as it is under way.
         """
-        while mine:
+        entries = [standby.unit for standby in mine if isinstance(standby.unit, RunningEntry)]
+        side_by_side(self.machine.threads, [partial(self._make_durable, entry) for entry in entries])
+        while mine := [standby for standby in mine if self.standbys.get(standby.unit.key) is standby]:
             claims = [standby.claim(self.name, self.process) for standby in mine]
             claimed = self.claim(claims)
             if claimed is None and not dead.certain:
                 self.machine.clock.sleep(TIMINGS.claim_s)
-                mine = [standby for standby in mine if self.standbys.get(standby.unit.key) is standby]
                 continue
             for number, standby in enumerate(mine):
                 if claimed is not None and not claimed[number].granted:
@@ -143,6 +149,18 @@ class Guards:
                 else:
                     self.machine.threads.start("take-over", partial(self._take_over, standby, dead))
             return
+
+    def _make_durable(self, unit: RunningEntry) -> None:
+        """Before its place is claimed: the log of a dead primary is not looked for once its backup was granted that.
+
+        A disk that fails for longer than a moment does not keep the backup from going on with what it has in memory.
+        """
+        for _ in range(DURABLE_TRIES):
+            try:
+                return unit.entry.make_durable()
+            except StateError as error:
+                log.warning("the log of %s would not survive: %s", unit.title, error)
+                self.machine.clock.sleep(TIMINGS.claim_s)
 
     def _take_over(self, standby: Standby, dead: Detector) -> None:
         try:
@@ -192,11 +210,15 @@ class Guards:
         self.machine.threads.start("step-down", partial(self._node.drop_unit, unit, address or None))
 
     def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
-        """Have upstream keep nothing for a name that the unit reads under no more; says whether upstream knows."""
-        known = True
-        for feed in unit.feeds.values():
+        """Have upstream keep nothing for a name that the unit reads under no more; says whether upstream knows.
+
+        Its own name comes first: where upstream was taken over, too, the other may be all that is known there.
+        """
+        known, positions = True, unit.run.step().positions() if unit.feeds else {}
+        for name, feed in unit.feeds.items():
             queue, address = self.routes.local(feed.stream), self.routes.address(feed.stream)
             try:
+                keep_from(self.routes, self.peers, feed.stream, feed.reader, positions[name])
                 if queue is not None:
                     queue.forget(reader)
                 elif address is not None:

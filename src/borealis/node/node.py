@@ -185,10 +185,10 @@ class Node:
         return status if found is None else status.model_copy(update={"late": found.entry.late.next_id})
 
     def schema(self, ask: SchemaOf) -> SchemaIs:
-        """The columns of a stream; those of an input with a note of how its tuples get their times."""
+        """The columns of a stream; those of an input with notes of how its tuples get their times, and of its key."""
         schema, found = self.queue(ask.stream).schema, self._entry(ask.stream)
         if found is not None:
-            schema = noted(schema, found.entry.time)
+            schema = noted(schema, found.entry.time, found.entry.spec.key)
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
     def stream(self, ask: SchemaOf) -> QueueStatus:

@@ -80,7 +80,7 @@ class PrimaryGuard:
         self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
         self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
-        self._covered_at = self._clock.now()  # the backup has everything up to then
+        self._covered_at = self._ran_at = self._clock.now()  # the backup has everything up to then
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
         for feed in unit.feeds.values():
@@ -176,6 +176,7 @@ class PrimaryGuard:
             if answer is not None and (answer.granted or answer.incarnation > guard.incarnation):
                 break
             self._why = f"neither {guard.partner_node} nor the coordinator answers"  # or it speaks of another backup
+            self.policy.doubt()
             self._clock.sleep(self._timings.claim_s)
             if self._stopped or self.guard.standing != guard.standing:
                 return
@@ -191,7 +192,19 @@ class PrimaryGuard:
 
     # -- trains
 
+    def runs(self) -> None:
+        """This process runs, and says so many times a second; if it did not for so long that its backup may have held
+        it for dead, it asks that first."""
+        pace = pace_of(self.guard)
+        with self._lock:
+            now = self._clock.now()
+            if now - self._ran_at > pace.every_s * pace.misses:
+                self.policy.doubt()
+                self._wake.set()
+            self._ran_at = now
+
     def _committed(self, step: CommitPoint, deltas: Mapping[Key, bytes]) -> None:
+        self.runs()
         with self._lock:
             if self.guard.approach == "passive" and self.policy.joined:
                 self._deltas.append((step.train, deltas))
@@ -201,7 +214,7 @@ class PrimaryGuard:
                     self._deltas.clear()
                     self._deltas_bytes = 0
             self._do(self.policy.committed(step))
-            if self.policy.holding:
+            if self.policy.urgent:
                 self._wake.set()
         self._note_new_output()
 

@@ -133,9 +133,11 @@ class RunningUnit(Running):
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
         common = (guard.interval_s, len(self.piece.reads) > 1, self.nondeterministic, guard.precise, first)
-        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active, "amnesia": Amnesia}
+        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active}
         if guard.approach in kinds:
             return kinds[guard.approach](*common)
+        if guard.approach == "amnesia":
+            return Amnesia(*common, doubts=False)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
         needed = partial(retention_horizon, self.run.spec, self.piece)
         policy = Upstream(*common, needed=needed, clients=clients)

@@ -15,6 +15,7 @@ from borealis.errors import ClusterError
 from borealis.kernels.time_of import TimeOf
 from borealis.machine import HERE, Machine
 from borealis.spark.plan import check_plan
+from borealis.tuples import KIND
 
 READY_S = 120.0  # how long an order waits for Spark
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
@@ -80,8 +81,9 @@ def spec_of(text: str) -> Spec:
 
 
 def columns_of(types: Mapping[str, Any]) -> dict[str, str]:
-    """The columns of each arrow as DDL."""
-    return {
-        arrow: ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields)
-        for arrow, schema in types.items()
-    }
+    """The columns of each arrow as DDL, as its readers see them: kinds are words, in front."""
+    found = {}
+    for arrow, schema in types.items():
+        columns = [f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields if f.name != KIND]
+        found[arrow] = ", ".join([f"{KIND} STRING", *columns] if len(columns) < len(schema.fields) else columns)
+    return found

@@ -38,6 +38,7 @@ class Standby:
         self._clock = host.machine.clock
         self._lock = host.machine.threads.lock()
         self._acks: Acks = {}  # of each output, by reader
+        self._loading = False  # a whole
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = self._clock.now(), 0, 0, 0
         self._since = self._clock.time()
@@ -46,8 +47,8 @@ class Standby:
 
     @property
     def ready(self) -> bool:
-        """Whether it knows enough to take over."""
-        return self.backup.step is not None
+        """Whether it knows enough to take over; not while it takes a whole, which may turn out to be of no use."""
+        return self.backup.step is not None and not self._loading
 
     def claim(self, node: str, process: str) -> Claim:
         """That it wants to go on for its primary, on this node."""
@@ -75,6 +76,7 @@ class Standby:
                 if not self._goes_on(parcel):
                     return GuardAnswer(verdict="busy", number=want.number, incarnation=self.backup.incarnation)
                 want = replace(want, kind="facts")
+            self._loading = want.kind == "whole"
             verdict: ParcelVerdict = self.backup.receive(parcel.incarnation, want)
             if verdict == "take":
                 try:
@@ -87,6 +89,7 @@ class Standby:
                     self.backup.step = None
                     log.warning("a %s for %s cannot be used: %s", want.kind, self.unit.title, error)
                     verdict, why = ("failed", str(error)) if want.kind == "whole" else ("whole", "")
+            self._loading = False
             self._heard = self._clock.now()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
             return GuardAnswer(verdict=verdict, why=why, number=want.number, incarnation=self.backup.incarnation)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from borealis.errors import BorealisError, WireError
@@ -17,11 +18,21 @@ from borealis.wire.client import Peers
 from borealis.wire.transport import QuietLine
 from borealis.wire.waiting import PeerTimings
 
-AGAIN_S = 1.0  # between lines to a node that lives and hangs up
 HURRY = 10  # so much faster come the pings behind one that was refused
 
 log = logging.getLogger("borealis.node")
 OnDeath = Callable[[str, Detector], None]
+
+
+@dataclass(frozen=True)
+class WatchTimings:
+    """What the pace of its pings does not say of a watch, in seconds."""
+
+    again_s: float = 1.0  # between lines to a node that lives and hangs up
+    answer_s: float = 0.3  # for an answer, at least: a fast pace must not make a slow machine a dead one
+
+
+TIMINGS = WatchTimings()
 
 
 class Watch:
@@ -71,7 +82,7 @@ class _HangUp:
     def listen(self) -> None:
         """Have a line, if the node can be reached."""
         if self._line is None and self._clock.now() >= self._again:
-            self._again = self._clock.now() + AGAIN_S
+            self._again = self._clock.now() + TIMINGS.again_s
             with suppress(OSError):
                 self._line = self._network.line(self._address, self._within)
 
@@ -101,7 +112,7 @@ class _Watched:
         self._incarnation: str | None = None
         self._refuses = False  # its machine answered, and no process listens there
         self._stopped = self._threads.event()
-        self._within = max(pace.every_s * pace.misses, 0.3)
+        self._within = max(pace.every_s * pace.misses, TIMINGS.answer_s)
         self._peer = peers.connect(address, PeerTimings(connect_s=self._within, answer_s=self._within))
         self._line = _HangUp(address, peers, pace.every_s)
 

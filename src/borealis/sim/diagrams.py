@@ -19,7 +19,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
-from borealis.sim.shapes import FIRST, GROUPS, OTHERS, ROWS, Group, text
+from borealis.sim.shapes import FIRST, FIXED, GROUPS, OTHERS, ROWS, TARDY, Group, text
 
 UNITS_MAX = 3
 
@@ -86,6 +86,34 @@ DIAGRAMS: dict[str, Group] = GROUPS | {
             "hundreds: {aggregate: {from: tens, size: 400 ms, exprs: {tens: count(*), n: sum(n)}}}",
         ),
         {"tens": "tens", "hundreds": "hundreds"},
+    ),
+    "corrected": _group(
+        {"fixed": FIXED.replace("late: revise", "late: keep")},
+        (
+            "first: {filter: {from: fixed, predicate: k <> 4}}",
+            "counted: {aggregate: {from: first, by: [k], size: 100 ms, slide: 50 ms, exprs: {n: count(*)}}}",
+            "totals: {aggregate: {from: counted, size: 200 ms, exprs: {n: sum(n), most: max(n)}}}",
+            "tardy: {map: {from: fixed.late, exprs: {n: n}}}",
+        ),
+        {"first": "first", "counted": "counted", "totals": "totals", "conflict": "fixed.conflict", "tardy": "tardy"}
+        | {"settled": "{from: counted, revisions: final}", "many": "{from: counted, important: n > 8}"},
+    ),
+    "tardy": _group(
+        {"tardy": TARDY},
+        (
+            "first: {filter: {from: tardy, predicate: k <> 4}}",
+            "counted: {aggregate: {from: first, by: [k], size: 100 ms, slide: 50 ms, exprs: {n: count(*), m: max(n)}}}",
+            "totals: {aggregate: {from: counted, size: 200 ms, exprs: {n: sum(n), most: max(n)}}}",
+        ),
+        {"first": "first", "counted": "counted", "totals": "totals"},
+    ),
+    "rematched": _group(
+        {"fixed": FIXED, "other": OTHERS},
+        (
+            "paired: {join: {from: [fixed, other], 'on': left.k = right.g, within: 10 ms}}",
+            "pairs: {aggregate: {from: paired, by: [k], size: 100 ms, exprs: {pairs: count(*)}}}",
+        ),
+        {"paired": "paired", "pairs": "pairs"},
     ),
 }
 

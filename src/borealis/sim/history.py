@@ -18,8 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.streams.id_gaps import HOP
+from borealis.tuples import Kind
 
 SHOWN = 5  # examples of each fault
+TAKE_BACK = (Kind.DELETION, Kind.UPDATE_BEFORE)
 
 Row = tuple[Any, ...]  # plain values that can be compared and counted: see `plain`
 Counts = Mapping[str, int]  # rows published to each input
@@ -37,6 +39,8 @@ class Shape:
     arbitrary: bool = False  # behind a unit that merges streams as they arrive
     plausible: Callable[[Row], bool] | None = None  # what holds of a row behind a gap, where the truth does not
     known: bool = True  # False: rows depend on how streams were merged, on the clock or on chance
+    kinds: bool = False  # rows may correct earlier ones: their last column is their kind
+    alone: bool = False  # it comes from one unit that reads one stream: what one row changes is one change everywhere
     diverges: bool = False  # what comes again behind an arbitrary unit makes other rows here, not the same ones again
 
 
@@ -126,9 +130,36 @@ def check(history: History) -> list[str]:
     if not shape.known or (shape.diverges and not strict):
         return faults
     truth = shape.truth(history.published)
+    if shape.kinds:
+        return faults + (_changes(shape, truth, got) if strict else [])
     faults += _missing(truth, got) + _foreign(truth, got)
     # where rows may come again, they come behind a jump, also where that was passed on
     return faults + _twice(truth, got if strict else [one.row for one in history.received if one.id < HOP])
+
+
+def _changes(shape: Shape, truth: Sequence[Row], got: Sequence[Row]) -> list[str]:
+    """One after the other they leave the right rows; in one unit, they come as they must, one by one."""
+    stands, due = _standing(got), _standing(truth)
+    faults = _shown("wrong", {row for row in got if row[-1] not in set(Kind)}) + _halves(got)
+    faults += _shown("missing", due - stands) + _shown("too much", stands - due)
+    if shape.alone and not faults and list(truth) != list(got):
+        at = next((n for n, pair in enumerate(zip(truth, got, strict=False)) if pair[0] != pair[1]), None)
+        faults.append(f"other changes, from {at} on: {got[at:][:SHOWN]} for {list(truth)[at:][:SHOWN]}")
+    return faults
+
+
+def _standing(rows: Iterable[Row]) -> Counter[Row]:
+    """What is left of changes; whatever is taken back without being there is owed."""
+    found: Counter[Row] = Counter()
+    for *row, kind in rows:
+        found[tuple(row)] += -1 if kind in TAKE_BACK else 1
+    return Counter({row: times for row, times in found.items() if times})
+
+
+def _halves(got: Sequence[Row]) -> list[str]:
+    """Of pairs whose halves do not follow each other."""
+    pairs = pairwise([*got, (Kind.INSERTION,)])
+    return _shown("cut pairs", (a for a, b in pairs if a[-1] == Kind.UPDATE_BEFORE and b[-1] != Kind.UPDATE_AFTER))
 
 
 def _flows_on(history: History) -> list[str]:

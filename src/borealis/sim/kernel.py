@@ -42,6 +42,7 @@ T = TypeVar("T")
 UPTIME_S_MAX = 100_000.0  # monotonic clocks of machines differ by up to that
 STALLS = 0.25  # of the preemptions take time, where they may
 SKEW_S_MAX = 0.005  # clocks on the wall are off by up to that
+SLOW_WORK_S = 0.5  # of work on a slow machine, before it looks whether it is still one
 COLLECT_STEPS = 200_000  # garbage is looked for at the same steps in every run of a seed
 SAMPLE_STEPS = 1_000  # of a livelock, to say which tasks are in it
 STALE_LEAST = 1_000  # timers that no task waits for any more, before they are swept
@@ -139,7 +140,10 @@ class Process:
         return timer
 
     def work(self, seconds: float) -> None:
-        """Compute for so long, or longer on a slow machine."""
+        """Compute for so long, or longer on a slow machine, as long as it is one."""
+        while self.slow > 1.0 and seconds > SLOW_WORK_S / self.slow:
+            seconds -= SLOW_WORK_S / self.slow
+            self.kernel.sleep(SLOW_WORK_S)
         self.kernel.sleep(seconds * self.slow)
 
     def kill(self) -> None:

@@ -19,6 +19,7 @@ from borealis.diagram.boxes.aggregate import Aggregate, AggregatingBox
 from borealis.diagram.boxes.bsort import BSort
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.cut import Piece
+from borealis.diagram.passes.revisions import revised_arrows
 from borealis.diagram.spec import LATE, Spec
 from borealis.diagram.sql import PLACEHOLDER
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
@@ -33,7 +34,7 @@ from borealis.trains.intake import InputSlice
 from borealis.trains.merge_order import bounds as bounds_of
 from borealis.trains.merge_order import numbered
 from borealis.trains.results import Arrived
-from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, Int64s
 
 Rows = Callable[[str, int, int], pa.RecordBatch]  # of an input, from one row to before another
 
@@ -152,14 +153,17 @@ def shape_of(oracle: Oracle, pieces: Sequence[Piece], output: str) -> Shape:
     """
     one = next(found for found in oracle.spec.outputs if found.name == output)
     traits = _traits(oracle.spec, pieces)[one.source]
+    kinds = one.source in revised_arrows(oracle.spec)
     return Shape(
         lambda counts: oracle.truth(counts)[output],
-        tuple(oracle.spec.columns(one.source)),
+        (*oracle.spec.columns(one.source), *([KIND] if kinds else [])),
         windows=traits.counts and not traits.arbitrary,
         stateless=traits.stateless,
         arbitrary=traits.arbitrary,
-        plausible=None if traits.monotone or (traits.counts and not traits.arbitrary) else _anything,
+        plausible=None if not kinds and (traits.monotone or (traits.counts and not traits.arbitrary)) else _anything,
         known=traits.known and one.full == "wait",
+        kinds=kinds,
+        alone=len(pieces) == 1 and not traits.arbitrary,
         diverges=traits.diverges,
     )
 

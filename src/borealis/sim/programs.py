@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from borealis.compile.analyze import analyze, input_schema, time_of
@@ -20,7 +21,7 @@ class Programs:
         self._spark, self._mine, self._closed = spark, spark is None, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
-        self._schemas: dict[str, Any] = {}  # of inputs, by what their columns say
+        self._schemas: dict[Any, Any] = {}  # of inputs, by what their columns and keys say
         self._times: dict[Input, TimeOf] = {}
 
     def spark(self) -> Any:
@@ -49,10 +50,11 @@ class Programs:
         return self._compiled[key]
 
     def input_schema(self, one: Input) -> Any:
-        if one.columns not in self._schemas:
+        said = (one.columns, one.key)
+        if said not in self._schemas:
             self.spark()
-            self._schemas[one.columns] = input_schema(one)
-        return self._schemas[one.columns]
+            self._schemas[said] = input_schema(one)
+        return self._schemas[said]
 
     def time_of(self, one: Input) -> TimeOf:
         if one not in self._times:
@@ -67,6 +69,7 @@ class Programs:
         self._spark = None
 
 
+@cache
 def _key(spec: Spec) -> str:
     """The same for diagrams that Spark cannot tell apart."""
     inputs = tuple(one.model_copy(update={"durable": False}) for one in spec.inputs)

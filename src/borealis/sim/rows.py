@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.errors import InputError
+from borealis.tuples import KIND
 
 START_US = 1_700_000_000_000_000
 STEPS_US = (1, 500, 1_000, 2_000, 5_000)  # from one row's time to the next one's
 DISORDERED = 0.3  # of all rows, so many are older than the newest, where the slack lets them
 CHUNK_ROWS = 1_000  # drawn at once
 VALUES = 5  # different ones in a column
+KINDS = ("+I", "+I", "+I", "+U", "-D")  # of an input with a key; with so few keys many rows do not fit what is there
 
 
 class Drawn:
@@ -48,6 +50,8 @@ class Drawn:
         columns = [
             times.cast(pa.timestamp("us", "UTC")).cast(field.type)
             if field.name == self._time
+            else pa.array(self._rng.choices(KINDS, k=CHUNK_ROWS))
+            if field.name == KIND
             else pa.array([_value(field.type, self._rng) for _ in range(CHUNK_ROWS)], field.type)
             for field in self._schema
         ]

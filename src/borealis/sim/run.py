@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow.compute as pc
+
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.clock import WALL
@@ -38,6 +40,7 @@ from borealis.wire.messages import ENTRY
 from borealis.wire.status import ClusterStatus
 
 BATCH_ROWS = 40
+NEXT_ROWS = 3  # among which one has a time
 TOGETHER_S = 0.005  # between batches that come in quick succession
 READY_S = 20.0  # for the cluster to come up, and the diagram to run
 PROTECTED_S = 30.0  # after the last fault, until everything is protected again
@@ -49,7 +52,7 @@ RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
 DAMAGED = "is damaged"  # words of a log that has no other copy
-HARMLESS = ("power cut", "full disk", "failing disk", "slow", "break connections")  # no log but the last is asked for
+SPOILING = ("wipe", "flipped bit")  # a log may be gone, or unreadable
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
 
 log = logging.getLogger("borealis.sim")
@@ -340,7 +343,7 @@ class Run:
     def _recover(self, healed: float) -> None:
         """Everything is protected again, and every output gives what is published from now on; or it is stuck."""
         protected_s, rows_s = (LOST_S, LOST_S) if self._strikes.lost else (PROTECTED_S, ROWS_S)
-        moments = dict(self._published)
+        newer = self._next_time()
         since: float | None = None
         flowing: dict[str, float | None] = dict.fromkeys(n for n in self.histories if n not in self.subject.silent)
         until = healed + max(protected_s, rows_s)
@@ -350,7 +353,7 @@ class Run:
                 return
             since = None if unsafe else since if since is not None else self.kernel.now
             for name, history in self.histories.items():
-                if flowing.get(name, 0.0) is None and history.received and self._is_new(history, moments):
+                if flowing.get(name, 0.0) is None and history.received and history.received[-1].time > newer:
                     flowing[name] = self.kernel.now
             if since is not None and None not in flowing.values():
                 break
@@ -360,11 +363,11 @@ class Run:
         recovery = AfterFaults(healed, self.kernel.now, [Guarded("the diagram", state, why, since)], flowing)
         self.outcome.faults += [f"stuck: {fault}" for fault in stuck(recovery, protected_s, rows_s)]
 
-    def _is_new(self, history: History, moments: dict[str, int]) -> bool:
-        """Whether the last row was made of rows that were published later."""
+    def _next_time(self) -> int:
+        """Results with a later time are made of rows that are published from now on."""
         times = {one.name: one.time for one in self.subject.spec.inputs}
-        first = min(self.subject.rows(n, c, c + 1).column(times[n])[0].value for n, c in moments.items())
-        return bool(history.received[-1].time > first)
+        published = self._published.items()
+        return min(int(pc.max(self.subject.rows(n, c, c + NEXT_ROWS)[times[n]]).value) for n, c in published)
 
     # -- the judgement
 
@@ -397,11 +400,8 @@ class Run:
         return found
 
     def _keeps_receipts(self) -> bool:
-        """Whether what has a receipt is still there: on a node that lives, or in the log of the one that had it last.
-
-        Where a backup had been granted its place, and died before it took it, the log that counts is its own.
-        """
-        if self._strikes.lost and not (self.plan.durable and all(f.what in HARMLESS for f in self.plan.faults)):
+        """Whether what has a receipt is there: on a node that lives, or in the log of the one that had it last."""
+        if self._strikes.lost and not (self.plan.durable and all(f.what not in SPOILING for f in self.plan.faults)):
             return False
         return self.plan.approach not in ("amnesia", "none")
 

@@ -14,12 +14,14 @@ from bisect import bisect
 from collections import Counter
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.xxhash import xxhash64
 from borealis.sim.history import Counts, Row, Shape
+from borealis.tuples import KIND, Kind
 
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
@@ -34,6 +36,10 @@ READ = "SELECT m FROM names WHERE k = :k"
 
 ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
 OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
+FIXED = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts, key: [n], history: 120 ms, late: revise}"
+TARDY = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts, history: 120 ms, late: revise}"
+FIXED_ROWS = 90  # so far back corrections reach: some of them beyond the history
+LATE_EVERY, LATE_ROWS = 29, 45  # rows that come late, and by how much
 FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
 
 
@@ -132,6 +138,22 @@ def _sorted(counts: Counts) -> list[Row]:
     return [(n, n % KEYS) for n in found]
 
 
+def _again(counts: Counts) -> list[Row]:
+    """Windows of the rows that stand at the end."""
+    stands: dict[int, tuple[int, int]] = {}  # number to place and key
+    for row in _corrections(np.arange(counts["fixed"])).to_pylist():
+        if row[KIND] == "+I" or row["n"] in stands:
+            stands.pop(row["n"], None)
+            if row[KIND] != "-D":
+                stands[row["n"]] = (round((row["ts"].timestamp() * 1e6 - START_US) / STEP_US), row["k"])
+    found: Counter[tuple[int, int]] = Counter()
+    for at, k in stands.values():
+        if k != 4:
+            for end in range(at // SLIDE_ROWS * SLIDE_ROWS + SLIDE_ROWS, at + SIZE_ROWS + 1, SLIDE_ROWS):
+                found[end, k] += 1
+    return [(k, *_window(end), n, Kind.INSERTION) for (end, k), n in sorted(found.items())]
+
+
 SHAPES = {
     "chain": Shape(_chain, ("n", "k"), order=0, stateless=True),
     "aggregate": Shape(_aggregate, ("k", "window_start", "window_end", "n"), order=2, windows=True),
@@ -145,6 +167,7 @@ SHAPES = {
     "resampled": Shape(_resampled, ("n", "m"), order=0, plausible=lambda row: row[1] == -1 or 0 < row[0] - row[1] < 10),
     "tens": Shape(_tens, ("k", "least", "n"), plausible=lambda row: row[1] % KEYS == row[0] and row[2] == 10),
     "sorted": Shape(_sorted, ("n", "k")),
+    "again": Shape(_again, ("k", "window_start", "window_end", "n", KIND), kinds=True),
 }
 
 
@@ -211,7 +234,16 @@ _ALL = Group(
     _LIGHT.outputs | {"tens": "tens", "sorted": "sorted"},
 )
 BOXES = {"all": _ALL, "light": _LIGHT}
-ALL_GROUPS = GROUPS | BOXES
+CORRECTED = Group(
+    {"fixed": FIXED.replace("120 ms", "10 minutes")},  # so that all that is there can be corrected
+    (
+        "kept: {filter: {from: fixed, predicate: k <> 4}}",
+        "again: {aggregate: {from: kept, by: [k], size: 400 ms, slide: 200 ms, exprs: {n: count(*)}}}",
+    ),
+    (("kept", "again"),),
+    {"again": "again"},
+)
+ALL_GROUPS = GROUPS | BOXES | {"corrected": CORRECTED}
 
 
 def text(group: Group, name: str, protection: str = "", database: str = "") -> str:
@@ -226,11 +258,26 @@ def text(group: Group, name: str, protection: str = "", database: str = "") -> s
 
 
 def rows(name: str, first: int, stop: int) -> pa.RecordBatch:
-    """Rows `first` to before `stop` of an input; those of `right` have negative numbers."""
+    """Rows `first` to before `stop` of an input; those of `right` have negative numbers, those of `fixed` kinds."""
     n = np.arange(first, stop)
-    times = pa.array(START_US + n * STEP_US).cast(pa.timestamp("us", "UTC"))
+    if name == "fixed":
+        return _corrections(n)
+    at = np.where(n % LATE_EVERY == 0, n - LATE_ROWS, n) if name == "tardy" else n
+    times = pa.array(START_US + at * STEP_US).cast(pa.timestamp("us", "UTC"))
     if name == "other":
         columns = {"m": n, "g": (n * 3 % KEYS).astype(np.int32)}
     else:
-        columns = {"n": n if name == "left" else -1 - n, "k": (n % KEYS).astype(np.int32)}
+        columns = {"n": -1 - n if name == "right" else n, "k": (n % KEYS).astype(np.int32)}
     return pa.record_batch({"ts": times} | {column: pa.array(values) for column, values in columns.items()})
+
+
+def _corrections(i: np.ndarray[Any, np.dtype[np.int64]]) -> pa.RecordBatch:
+    """Insertions, and among them deletions, replacements and late rows. Not all fit what is there."""
+    goes, comes, late = i % 6 == 5, i % 7 == 3, i % LATE_EVERY == 0
+    old = np.maximum(i - 1 - i * 13 % FIXED_ROWS, 0)
+    n = np.where(goes | comes, old, i)
+    at = np.where(comes, old + i % 3, np.where(late, i - LATE_ROWS, i))
+    times = pa.array(START_US + at * STEP_US, mask=goes).cast(pa.timestamp("us", "UTC"))
+    k = pa.array((np.where(comes, i * 3, i) % KEYS).astype(np.int32), mask=goes)
+    kinds = pa.array(np.where(goes, "-D", np.where(comes, "+U", "+I")))
+    return pa.record_batch({"ts": times, "n": pa.array(n), "k": k, KIND: kinds})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -20,8 +21,10 @@ from pyspark.sql import DataFrame
 from borealis.connectors.source import cut
 from borealis.disk import START_OVER, write_whole
 from borealis.errors import BorealisError, InputError
+from borealis.kernels.kinds import kinds_of
 from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import from_stream, to_stream
+from borealis.tuples import LAST_TIME, Kind
 from borealis.values.fit import RowOrigin, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there
@@ -45,7 +48,10 @@ def as_frame_source(
 
 
 class FiniteFrameSource:
-    """All rows of a finite DataFrame, collected into this process; Spark gives them no order, so they go by time."""
+    """All rows of a finite DataFrame, collected into this process; Spark gives them no order, so they go by time.
+
+    Those that correct others come behind all of them.
+    """
 
     finite_and_ordered = True
 
@@ -63,6 +69,7 @@ class FiniteFrameSource:
         times, fault = self._time.until_fault(rows)
         if fault is not None:
             raise InputError(f"a row of the DataFrame has no time ({fault})", hint="df.dropna() leaves such rows out")
+        times = np.where(kinds_of(rows) == Kind.INSERTION, times, LAST_TIME)
         for batch in in_order(rows, pa.array(times), rows.column_names).slice(skip).to_batches():
             yield from cut(batch, most_rows)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from borealis.errors import WireError
 from borealis.kernels.program import Packet
-from borealis.spark.worker import run_train, settle, written
+from borealis.spark.worker import carried, run_train, settle
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
 from borealis.trains.message import WorkerChannel
@@ -57,11 +57,9 @@ def packed(packets: Sequence[Packet], results: str | None) -> tuple[list[list[An
     index: list[list[Any]] = []
     buffers = []
     for packet in packets:
-        payload, file = pa.py_buffer(packet.payload), packet.file
-        if file is None and results is not None and payload.size >= FILE_BYTES_LEAST:
-            file = written(results, payload)
+        payload, file = carried(packet, results, FILE_BYTES_LEAST)
         index.append([packet.tag, packet.bucket, file])
-        if file is None:
+        if payload is not None:
             buffers.append(payload)
     return index, buffers
 

@@ -18,6 +18,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import ExpressionError
 from borealis.kernels.aside import BOX, EXPRESSION, RANK, TUPLE
 from borealis.kernels.program import STEPS_MOST
+from borealis.kernels.replaying_history import CAME
 from borealis.spark.worker import level_runner
 from borealis.trains.results import BUCKET, FAILED, FAILED_TAG, FILE, HIDDEN, PAYLOAD, TAG, rows_column
 from borealis.tuples import SUB
@@ -105,6 +106,8 @@ def _try(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...], rank: int)
         tried = F.when(mine, _attempt(F.struct(*(F.expr(text).alias(name) for name, text in exprs))))
         wide = wide.select(*others, TAG, FAILED, sub, *names, tried.alias(TRIED))
         failed = mine & F.col(TRIED).isNull()
+        if CAME in step.schema.names:  # it failed when it first came
+            wide = wide.where(~failed)
         if step.predicate is not None:
             wide = wide.where(~mine | failed | F.col(f"{TRIED}.p"))
             made: Column = F.struct(*names)

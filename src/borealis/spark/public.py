@@ -24,7 +24,6 @@ from borealis.spark.public_reader import HeldReader, StreamReader, StreamReadOpt
 from borealis.spark.public_writer import StreamWriter, WriteOptions
 from borealis.spark.session import is_local
 from borealis.spark.stream_client import StreamClient
-from borealis.tuples import headed
 
 FORMAT = "borealis"
 
@@ -61,7 +60,7 @@ class BorealisSource(DataSource):
         reading = StreamReadOptions.of(self.options)
         with closing(StreamClient(reading.address)) as client:
             schema = client.schema()
-        return from_arrow_schema(headed(schema) if reading.headers else schema)
+        return from_arrow_schema(reading.view.schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeldReader(StreamReadOptions.of(self.options), schema)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -42,8 +42,9 @@ from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
 from borealis.wire.subscription import WireSubscription
+from borealis.wire.view import View
 
-OPTIONS = (*ADDRESS, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
+OPTIONS = (*ADDRESS, "reader", "from", "headers", "insertionsOnly", "maxTuplesPerTrigger", "partitions", "onGap")
 Offset = dict[str, Any]
 
 log = logging.getLogger("borealis.spark")
@@ -56,7 +57,7 @@ class StreamReadOptions:
     address: StreamAddress
     reader: str | None = None  # None: the stream keeps nothing for this job, and tells it when something is gone
     start: Start = "oldest"
-    headers: bool = False
+    view: View = field(default_factory=View)
     most: int | None = None  # tuples in a micro-batch
     partitions: int = 1
     goes_on: bool = False  # over gaps
@@ -68,7 +69,7 @@ class StreamReadOptions:
             address=StreamAddress.of(options),
             reader=options.get("reader"),
             start=_start(options.get("from", "oldest")),
-            headers=_choice(options, "headers", ("false", "true")) == "true",
+            view=View(*(_choice(options, name, ("false", "true")) == "true" for name in ("headers", "insertionsOnly"))),
             most=whole_number(options, "maxTuplesPerTrigger", 1),
             partitions=whole_number(options, "partitions", 1) or 1,
             goes_on=_choice(options, "onGap", ("raise", "continue")) == "continue",
@@ -125,8 +126,8 @@ class RangeReader:
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         with closing(StreamClient(self.reading.address)) as client:
             for section in sections(client, partition, self.reading.goes_on):
-                if len(section):
-                    yield shaped(section, wanted, self.reading.headers)
+                if (seen := self.reading.view.rows(section)).num_rows:
+                    yield shaped(seen, wanted, section.first)
 
 
 class HeldReader(RangeReader, DataSourceReader):
@@ -301,8 +302,7 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
         yield section
 
 
-def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch:
-    """A section as the columns that Spark expects."""
-    table = section.with_header() if headers else pa.table(section.rows)
-    [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
-    return fit(batch, wanted, RowOrigin("the stream", section.first))
+def shaped(seen: pa.RecordBatch, wanted: pa.Schema, first: int) -> pa.RecordBatch:
+    """What is seen of a section that begins with tuple `first`, as the columns that Spark expects."""
+    batch = seen.select(match_columns(wanted.names, seen.schema.names, "the stream"))
+    return fit(batch, wanted, RowOrigin("the stream", first))

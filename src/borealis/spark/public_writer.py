@@ -3,7 +3,7 @@
 1. Executors hand their rows to the driver, as Arrow, when their tasks are done. A micro-batch that fails before all of
    them are has no effect.
 2. The driver orders the rows by the input's time: neither rows nor partitions of a DataFrame have an order, and what
-   is too far behind would be late.
+   is too far behind would be late. Rows that correct others come behind all that insert.
 3. It publishes them as one batch, with the number of the micro-batch, under a name that the checkpoint has in it (the
    query's id). The entry point takes a number once, and the batch whole or not at all. So a repeated micro-batch is
    known by its number, and a new checkpoint, which counts from 0 again, by its name.
@@ -23,18 +23,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from borealis.client.publisher import schema_of
 from borealis.errors import InputError, OutputError, StateError, StreamError, did_you_mean
+from borealis.kernels.kinds import kinds_of
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.retrying import RETRIES
 from borealis.spark.frames import in_order
 from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, check_options, whole_number
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
-from borealis.tuples import halves
+from borealis.tuples import KIND, LAST_TIME, Kind, halves
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
@@ -157,6 +159,8 @@ def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBatch]:
     """The rows in the order of their times, in parts that are not too large; the same parts for the same rows."""
     times = TimeOf.of(time).column(rows)
+    if KIND in rows.column_names:
+        times = pc.if_else(pa.array(kinds_of(rows) == Kind.INSERTION), times.cast(pa.int64()), LAST_TIME)
     [whole] = in_order(rows, times, []).to_batches()
     if whole.nbytes <= most_bytes:
         return [whole]

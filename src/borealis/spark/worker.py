@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from borealis.kernels.columns import whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.program import TRAIN_TAG, Packet, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
 from borealis.machine import HERE
 from borealis.state.cache import Cache
-from borealis.state.delta import from_stream
+from borealis.state.delta import BoxDelta, from_stream
 from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import check_version, is_there, read
 from borealis.trains.notices import NoticeFile
@@ -147,9 +148,8 @@ def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> 
     table = from_stream(read(file))
     cause = table[CAUSE].to_numpy()
     rows = table.drop_columns([CAUSE])
-    times = rows[time].combine_chunks().view(pa.int64()).to_numpy()
-    if time == TIME:  # a stream from another unit: its times are no column of the user's
-        rows = rows.drop_columns([TIME])
+    times = whole(rows[time]).view(pa.int64()).to_numpy()
+    rows = rows.select(schema.names)  # times that are no column of the user's stay behind, and kinds of late tuples
     sub = rank_within(cause) if KIND in rows.column_names else np.zeros(len(cause), np.int64)  # a pair is one cause
     return Flow(rows, times, cause, sub, bounds)
 
@@ -169,10 +169,8 @@ class LevelOutput:
         same by every attempt.
         """
         for packet in packets:
-            payload, file = pa.py_buffer(packet.payload), packet.file
-            if file is None and payload.size >= FILE_BYTES_LEAST and self.train["results"] is not None:
-                file = written(self.train["results"], payload)
-            if file is not None:
+            payload, file = carried(packet, self.train["results"], FILE_BYTES_LEAST)
+            if payload is None:
                 yield self._packet(packet, None, file)
             elif payload.size <= PIECE_BYTES_MOST:
                 yield self._packet(packet, payload, None)
@@ -215,10 +213,23 @@ class LevelOutput:
         return pa.record_batch(columns, schema=self.schema)
 
 
-def written(results: str, payload: pa.Buffer) -> str:
-    """A payload in a file of its own; it belongs to the attempt that wrote it."""
+def carried(packet: Packet, results: str | None, least: int) -> tuple[pa.Buffer | None, str | None]:
+    """A packet's payload, or the file that it is in: one of its own, if it is large and there may be files.
+
+    That belongs to the attempt that wrote it.
+    """
+    payload = packet.payload
+    if packet.file is not None:
+        return None, packet.file
+    size = payload.size if isinstance(payload, BoxDelta) else len(payload)
+    if results is None or size < least:
+        return payload.buffer() if isinstance(payload, BoxDelta) else pa.py_buffer(payload), None
     directory = Path(results)
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / HERE.chance.token(32)
-    file.write_bytes(memoryview(payload))
-    return str(file)
+    file = str(directory / HERE.chance.token(32))
+    with pa.OSFile(file, "wb") as sink:
+        if isinstance(payload, BoxDelta):
+            payload.write(sink)
+        else:
+            sink.write(payload)
+    return None, file

@@ -76,8 +76,8 @@ def _last_put(
     if cut is not None:
         columns = [np.concatenate([c, cut[k].to_numpy()]) for c, k in zip(columns, spec.key, strict=True)]
         order = np.concatenate([order, 2 * cut_age])
-    if not len(order):
-        return np.ones(0, np.bool_), np.empty(0, np.int64)
+    if cut is None and np.all(columns[0][1:] > columns[0][:-1]):  # as of rows that only come
+        return np.ones(n, np.bool_), np.empty(0, np.int64)
     sorting = np.lexsort((order, *reversed(columns)))
     same = np.ones(len(sorting) - 1, np.bool_)
     for column in columns:
@@ -104,31 +104,60 @@ def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: 
     return merged
 
 
-_MAGIC = b"BDL2"
+_MAGIC = b"BDL3"
 _ALIGN = 64
 
 
+class BoxDelta:
+    """What a train changed in the tables of a box, before it is bytes: those are made where they go, and once."""
+
+    def __init__(self, box: str, delta: Delta) -> None:
+        changes = delta.values()
+        self._tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
+        sizes = [_stream_size(table) for table in self._tables]
+        parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
+        head = json.dumps([parts, sizes, box]).encode()
+        self._head = _MAGIC + struct.pack("<I", len(head)) + head
+        self.size = len(self._head)
+        for size in sizes:
+            self.size += -self.size % _ALIGN + size
+
+    def write(self, sink: pa.NativeFile) -> None:
+        """All of it, from the beginning of a file or a buffer on."""
+        sink.write(self._head)
+        for table in self._tables:
+            sink.write(b"\0" * (-sink.tell() % _ALIGN))
+            _write_stream(sink, table)
+
+    def buffer(self) -> pa.Buffer:
+        buffer = pa.allocate_buffer(self.size)
+        with pa.FixedSizeBufferWriter(buffer) as sink:
+            self.write(sink)
+        return buffer
+
+
 def pack(delta: Delta) -> bytes:
-    parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
-    tables = [table for change in delta.values() for table in (change.put, change.cut) if table is not None]
-    blobs = [to_stream(table) for table in tables]
-    head = json.dumps([parts, [blob.size for blob in blobs]]).encode()
-    out = bytearray(_MAGIC + struct.pack("<I", len(head)) + head)
-    for blob in blobs:
-        out += b"\0" * (-len(out) % _ALIGN)
-        out += memoryview(blob)
-    return bytes(out)
+    return bytes(BoxDelta("", delta).buffer().to_pybytes())
+
+
+def box_of(data: bytes | pa.Buffer) -> str:
+    """The box whose delta this is."""
+    return str(json.loads(_head_of(memoryview(data)))[2])
+
+
+def _head_of(view: memoryview) -> bytes:
+    if view[:4] != _MAGIC:
+        raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
+    (size,) = struct.unpack("<I", view[4:8])
+    return bytes(view[8 : 8 + size])
 
 
 def unpack(data: bytes | pa.Buffer) -> Delta:
     """The delta in these bytes, without copying them."""
     buffer = pa.py_buffer(data)
-    view = memoryview(buffer)
-    if view[:4] != _MAGIC:
-        raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
-    (size,) = struct.unpack("<I", view[4:8])
-    at = 8 + size
-    parts, sizes = json.loads(bytes(view[8:at]))
+    head = _head_of(memoryview(buffer))
+    at = 8 + len(head)
+    parts, sizes, _ = json.loads(head)
     tables = []
     for length in sizes:
         at += -at % _ALIGN
@@ -140,10 +169,21 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
 
 def to_stream(table: pa.Table) -> pa.Buffer:
     """A table as one Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
+    buffer = pa.allocate_buffer(_stream_size(table))  # one that grows is copied again and again
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        _write_stream(sink, table)
+    return buffer
+
+
+def _stream_size(table: pa.Table) -> int:
+    sink = pa.MockOutputStream()
+    _write_stream(sink, table)
+    return int(sink.size())
+
+
+def _write_stream(sink: pa.NativeFile, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue()
 
 
 def from_stream(data: bytes | pa.Buffer) -> pa.Table:

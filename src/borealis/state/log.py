@@ -9,9 +9,11 @@ merging, they wait for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -26,6 +28,7 @@ CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits 
 MEMORY_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
 PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
+Bytes: TypeAlias = bytes | pa.Buffer
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class StateLog:
         self._pins = 0  # readers of older stretches
         self._merger: Task[None] | None = None
 
-    def commit(self, train: int, deltas: Mapping[Key, bytes]) -> None:
-        """Append a train. Trains come in order; one without deltas still counts."""
+    def commit(self, train: int, deltas: Mapping[Key, Bytes], files: Mapping[Key, str] | None = None) -> None:
+        """Append a train. Trains come in order; one without deltas still counts. Files that large deltas are in already
+        become the log's own."""
         if train != self.train + 1:
             raise ValueError(f"train {train} does not follow train {self.train}")
         with self._lock:
@@ -88,18 +92,18 @@ class StateLog:
                 f"cannot merge the state: {type(self._failure).__name__}: {self._failure}",
                 hint=f"is there room in {self.root}?",
             ) from self._failure
-        self._append(train, train, deltas)
+        self._append(train, train, deltas, files or {})
 
-    def _append(self, first: int, last: int, deltas: Mapping[Key, bytes]) -> None:
+    def _append(self, first: int, last: int, deltas: Mapping[Key, Bytes], files: Mapping[Key, str]) -> None:
         """All of it or nothing: what can fail comes first."""
         stretches = [(Stretch(key, first, last, len(data)), data) for key, data in deltas.items()]
         for stretch, data in stretches:
             if stretch.size > MEMORY_BYTES_MOST:
-                self._write(stretch.name, data)
+                self._write(stretch.name, data, files.get(stretch.key))
         with self._lock:
             for stretch, data in stretches:
                 if stretch.size <= MEMORY_BYTES_MOST:
-                    self._unwritten[stretch.name] = data
+                    self._unwritten[stretch.name] = bytes(data)
                 self._stretches.setdefault(stretch.key, []).append(stretch)
             self.train = last
             if not self._pins:
@@ -136,7 +140,7 @@ class StateLog:
             raise ValueError(f"train {train} is before train {self.train}")
         if train == self.train:
             return
-        self._append(self.train + 1, train, deltas)
+        self._append(self.train + 1, train, deltas, {})
 
     def manifest(self) -> dict[str, list[list[int]]]:
         """For each `box.bucket`, the stretches that make up its state, oldest first, as [first, last] pairs.
@@ -248,11 +252,14 @@ class StateLog:
         if self._unwritten.pop(name, None) is None:
             (self.root / name).unlink(missing_ok=True)
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: Bytes, file: str | None = None) -> None:
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data, durable=False)
+            if file is None:
+                write_whole(path, data, durable=False)
+            else:
+                os.replace(file, path)
         except OSError as error:
             raise StateError(
                 f"cannot write state to {path}: {error.strerror or error}", hint="make room there"

@@ -14,7 +14,7 @@ from borealis.of_schema import OfSchema
 from borealis.state import frame
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.section import Section, from_batch, wire_schema
-from borealis.tuples import HEADER
+from borealis.tuples import TIME
 
 MARK = b"BQS4"
 _FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
@@ -89,10 +89,9 @@ def _no_sections(schema: pa.Schema) -> tuple[pa.Buffer, pa.Buffer]:
 
 
 def _read(data: bytes | pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The user's columns, and all batches."""
+    """The columns of the stream's rows, and all batches."""
     with pa.ipc.open_stream(data) as reader:
-        schema = pa.schema([field for field in reader.schema if field.name not in HEADER], reader.schema.metadata)
-        return schema, list(reader)
+        return pa.schema([field for field in reader.schema if field.name != TIME], reader.schema.metadata), list(reader)
 
 
 _read_once = lru_cache(256)(_read)  # of what has no sections: the same again and again

@@ -27,13 +27,14 @@ class CommitPoint:
     rows: int = 0  # tuples in all trains up to this one; nothing but a figure
 
     def to_json(self) -> dict[str, Any]:
-        """For a message; time and silence mean nothing elsewhere."""
+        """For a message; its time means nothing elsewhere."""
         return {
             "train": self.train,
             "next_cause": self.next_cause,
             "inputs": cursors_to_json(self.inputs),
             "outputs": {name: list(place) for name, place in self.outputs.items()},
             "order": [list(passed) for passed in self.order],
+            "silent": self.silent,
             "writer_id": self.writer_id,
             "rows": self.rows,
         }
@@ -47,6 +48,7 @@ class CommitPoint:
             cursors_from_json(data["inputs"]),
             {name: (int(place[0]), int(place[1])) for name, place in data["outputs"].items()},
             tuple((str(name), int(at), int(bound)) for name, at, bound in data["order"]),
+            silent=bool(data["silent"]),
             writer_id=str(data["writer_id"]),
             rows=int(data["rows"]),
         )

@@ -14,6 +14,7 @@ from borealis.errors import WireError
 from borealis.kernels import aside
 from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, REASON, TUPLE
 from borealis.kernels.flow import Bounds, Flow, merge_bounds
+from borealis.kernels.kinds import mended
 from borealis.kernels.program import (
     DELTA_TAG,
     ERRORS_TAG,
@@ -25,11 +26,11 @@ from borealis.kernels.program import (
     flow_of,
     flow_table,
 )
-from borealis.state.delta import to_stream
+from borealis.state.delta import box_of, to_stream
 from borealis.state.log import Key
 from borealis.trains.header import TrainHeader, TrainInputs
 from borealis.trains.location import joined, read
-from borealis.tuples import CAUSE, SUB, TIME
+from borealis.tuples import CAUSE, KIND, SUB, TIME, Int64s
 
 if TYPE_CHECKING:
     from borealis.trains.progress import Progress
@@ -143,17 +144,25 @@ class Arrived:
                 for name, hidden in HIDDEN.items():
                     table = table.append_column(name, batch.column(hidden))
                 tables.append(table)
+            if KIND in schema.names:
+                buckets = np.concatenate([batch.column(BUCKET).to_numpy() for batch in self._rows[tag]])
+                tables = _mended(pa.concat_tables(tables), buckets, schema)
             return flow_of(tables, schema, bounds)
         return flow_from_packets([p.payload for p in self.packets if p.tag == tag], schema, bounds)
 
-    def deltas(self) -> dict[Key, bytes]:
-        found = {}
-        for packet in self.packets:
-            if packet.tag == DELTA_TAG:
-                data = packet.payload if isinstance(packet.payload, bytes) else bytes(packet.payload.to_pybytes())
-                box, _, delta = data.partition(b"\0")
-                found[(box.decode(), packet.bucket)] = delta
-        return found
+    def deltas(self) -> tuple[dict[Key, pa.Buffer], dict[Key, str]]:
+        """Those of all boxes and buckets, and the files that some of them lie in."""
+        found = {(box_of(p.payload), p.bucket): p for p in self.packets if p.tag == DELTA_TAG}
+        files = {key: packet.file for key, packet in found.items() if packet.file is not None}
+        return {key: pa.py_buffer(packet.payload) for key, packet in found.items()}, files
+
+
+def _mended(rows: pa.Table, buckets: Int64s, schema: pa.Schema) -> list[pa.Table]:
+    """Rows that correct earlier ones, as they came out of Catalyst, with what is left of their pairs mended.
+
+    The halves of a pair are of one bucket, where nothing stands between them."""
+    parts = [rows.filter(pa.array(buckets == bucket)) for bucket in np.unique(buckets)]
+    return [flow_table(mended(flow_of([part], schema, Bounds()))) for part in parts]
 
 
 def _errors(batch: pa.RecordBatch) -> Packet:

@@ -299,7 +299,7 @@ class UnitRun:
         bounds = train_bounds(self.compiled.program, arrived.train)
         queues = {} if train.silent else self.queues
         sections = {name: queue_section(queue, self._flow(name, arrived, bounds)) for name, queue in queues.items()}
-        deltas = arrived.deltas()
+        deltas, files = arrived.deltas()
         for name in self.sinks:
             flow = self._flow(name, arrived, bounds)
             if len(flow):
@@ -314,7 +314,7 @@ class UnitRun:
         if self._commits is not None:
             self._commits.append(self._header(train, positions, rows), deltas)
             self.sinks.positions = positions  # whatever fails from here on: a restart finds this train committed
-        self._log.commit(train.number, deltas)
+        self._log.commit(train.number, deltas, files)
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
                 self.queues[name].append(piece)
@@ -325,7 +325,7 @@ class UnitRun:
         self.sinks.committed()
         self._passed, self._silent = train.order, train.silent
         if self.watch is not None:
-            self.watch(self.step(), deltas)
+            self.watch(self.step(), {key: bytes(data) for key, data in deltas.items()})
         self.manager.release(train.number)
         if any(packet.file is not None for packet in arrived.packets) or train.number % SWEEP_TRAINS == 0:
             shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them

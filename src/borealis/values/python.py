@@ -22,13 +22,16 @@ FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticE
 
 def batch_of(rows: Sequence[object], schema: pa.Schema, place: RowOrigin) -> pa.RecordBatch:
     """The rows as one batch of exactly `schema`; a dict may hold more or less than is declared, a tuple may not."""
+    kinds = schema.names[-1:] == [KIND]  # which rows need not have
+    names = schema.names[:-1] if kinds else schema.names
     if all(type(row) is dict for row in rows):
         try:
-            columns: list[list[Any]] = [[row[name] for row in rows] for name in schema.names]  # type: ignore[index]
+            columns: list[list[Any]] = [[row[name] for row in rows] for name in names]  # type: ignore[index]
+            columns += [[row.get(KIND) for row in rows]] * kinds  # type: ignore[attr-defined]
         except KeyError:
             columns = _slowly(rows, schema, place)
-    elif all(isinstance(row, tuple | list) and len(row) == len(schema) for row in rows):
-        columns = [[row[index] for row in rows] for index in range(len(schema))]  # type: ignore[index]
+    elif all(isinstance(row, tuple | list) and len(row) == len(names) for row in rows):
+        columns = [[row[index] for row in rows] for index in range(len(names))] + [[None] * len(rows)] * kinds  # type: ignore[index]
     else:
         columns = _slowly(rows, schema, place)
     arrays = [column_of(values, field, place) for values, field in zip(columns, schema, strict=True)]
@@ -64,8 +67,8 @@ def not_a_row(where: str, row: object) -> InputError:
 
 def _value_in(row: Mapping[Any, Any], name: str) -> Any:
     """A key that is absent is null: by one rule in files, in rows, over HTTP and from topics."""
-    if name in row:
-        return row[name]
+    if name in row or name == KIND:
+        return row.get(name)
     folded = [key for key in row if isinstance(key, str) and key.casefold() == name.casefold()]
     return row[folded[0]] if len(folded) == 1 else None
 

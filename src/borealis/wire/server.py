@@ -6,6 +6,7 @@ subscriber that does not read blocks its thread in gRPC's flow control, and the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,18 @@ from borealis.wire.problems import arriving, log, refusal
 from borealis.wire.service import Service
 from borealis.wire.transport import Chunk
 
-GRACE_S = 2.0  # for calls under way when the server closes
-FLUSH_S = 0.5  # for what calls that have ended left to gRPC; publishers that are silent make it wait as long
-STUCK_S = 5.0  # after that, and then it is left alone
-CUT_S = 0.05  # between two looks whether a client is connected still
+
+@dataclass(frozen=True)
+class ClosingTimings:
+    """What a server that closes waits for, in seconds."""
+
+    grace_s: float = 2.0  # for calls that are under way
+    flush_s: float = 0.5  # for what calls that have ended left to gRPC; silent publishers make it wait as long
+    stuck_s: float = 5.0  # after that, and then it is left alone
+    cut_s: float = 0.05  # between two looks whether a client is connected still
+
+
+CLOSING = ClosingTimings()
 
 
 class WireServer:
@@ -86,15 +95,15 @@ class WireServer:
         if self._flight is None:
             return
         server, self._flight = self._flight, None
-        busy = server.service.calls.close(GRACE_S)
+        busy = server.service.calls.close(CLOSING.grace_s)
         if busy:
             log.info("closing with %d calls under way", busy)
         ending, clock = self._machine.threads.start("wire-close", server.shutdown), self._machine.clock
-        ending.join(0.0 if busy else FLUSH_S)
-        until = clock.now() + STUCK_S
+        ending.join(0.0 if busy else CLOSING.flush_s)
+        until = clock.now() + CLOSING.stuck_s
         while ending.is_alive() and clock.now() < until:
             cut_connections(server.port)
-            ending.join(CUT_S)
+            ending.join(CLOSING.cut_s)
         if ending.is_alive():
             log.warning("the Flight server does not end: a call is still inside the node")
 

@@ -134,7 +134,10 @@ def test_windows_of_time_can_be_built_again_and_counts_cannot(over: Window | Cou
         asked = Protection(ha=approach, guarantee="precise")
         check_guarantee(asked, found)
         assert recovery_of(asked, found).kind == "precise"
-    for guarantee, reason in (("precise", "windows of g would be aligned"), ("no-loss", "all that ever came from s")):
+    for guarantee, reason in (
+        ("precise", "'g' cannot be built again exactly"),
+        ("no-loss", "all that ever came from s"),
+    ):
         asked = Protection(ha="upstream-backup", guarantee=guarantee)
         if counted:
             with pytest.raises(DiagramError, match=reason):

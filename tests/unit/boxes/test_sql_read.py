@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from sql_flows import NOWHERE, TRAIN, flow, slices
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sql_flows import NOWHERE, TRAIN, Signed, flow, signed, slices
 
 from borealis.databases.database import Database
 from borealis.diagram.cut import cut
 from borealis.diagram.model import Diagram
 from borealis.errors import DiagramError, TrainError
 from borealis.ha.classes import classify
-from borealis.kernels.flow import Flow
-from borealis.kernels.sql_read import SqlReadKernel
+from borealis.kernels.flow import Bounds, Flow
+from borealis.kernels.kinds import mended
+from borealis.kernels.sql_read import RememberingSqlRead, SqlReadKernel
 from borealis.kernels.sql_write import REASON
+from borealis.state.delta import Delta, pack, unpack
+from borealis.tuples import KIND, KIND_NAMES
 from postgres import Embedded, Server
 
 NAME = pa.schema([("name", pa.string())])
@@ -171,6 +180,120 @@ def test_an_answer_of_another_width_is_an_error(database: Embedded | Server) -> 
 def test_a_wrong_statement_is_an_error(database: Embedded | Server) -> None:
     with pytest.raises(TrainError, match=r"refuses the statement: .*nowhere"):
         kernel(database.url, "SELECT name FROM nowhere WHERE id = :id").step(questions(1, 2))
+
+
+# -- rows that are taken back
+
+HISTORY = 100
+
+
+def remembering(url: str, deltas: Sequence[Delta] = (), ask: str = ASK) -> RememberingSqlRead:
+    source, database = (
+        pa.schema([("i", pa.int64()), ("v", pa.int64()), (KIND, pa.int8())]),
+        Database("r", url, 5_000_000),
+    )
+    made = RememberingSqlRead("r", ask.replace(":id", ":i"), database, source, NAME, nulls=False, history=HISTORY)
+    made.begin(TRAIN, 0, NOWHERE)
+    for delta in deltas:
+        made.apply(unpack(pack(delta)))
+    return made
+
+
+def changes(out: Flow) -> list[tuple[Any, ...]]:
+    """Cause, kind and columns, with what is left of pairs mended."""
+    whole = mended(out)
+    kinds = [KIND_NAMES[kind] for kind in whole.rows[KIND].to_pylist()]
+    columns = [whole.rows[name].to_pylist() for name in ("i", "v", "name", REASON)]
+    return list(zip(whole.cause.tolist(), kinds, *columns, strict=True))
+
+
+def test_a_row_leaves_with_the_answer_that_it_came_with(database: Embedded | Server) -> None:
+    k = remembering(database.url)
+    first, _ = k.step(signed("iv", [(0, "+I", (1, 5)), (1, "+I", (2, 5)), (2, "+I", (9, 5)), (3, "+I", (2, 7))]))
+    assert [name for _, _, _, _, name, _ in changes(first)] == ["a", "b", "c", "c"]
+    database.run("DELETE FROM customers", "INSERT INTO customers VALUES (2, 'new'), (9, 'known')")
+    later: list[Signed] = [
+        (4, "-D", (1, 5)),
+        (5, "-U", (2, 5)),
+        (5, "+U", (2, 6)),
+        (6, "-D", (9, 5)),
+        (7, "-D", (2, 7)),
+    ]
+    out, _ = k.step(signed("iv", [*later, (8, "+I", (9, 5))]))
+    assert changes(out) == [
+        *((4, "-D", 1, 5, "a", None), (4, "-D", 1, 5, "b", None)),
+        *((5, "-U", 2, 5, "c", None), (5, "+U", 2, 6, "new", None)),
+        *((7, "-D", 2, 7, "c", None), (8, "+I", 9, 5, "known", None)),
+    ]
+
+
+def test_answers_of_a_row_and_of_the_one_in_its_place_replace_each_other_in_order(database: Embedded | Server) -> None:
+    k = remembering(database.url)
+    k.step(signed("iv", [(0, "+I", (1, 5)), (1, "+I", (2, 5)), (2, "+I", (1, 8))]))
+    database.run("INSERT INTO customers VALUES (2, 'z')")
+    out, _ = k.step(signed("iv", [(3, "-U", (1, 5)), (3, "+U", (2, 5)), (4, "-U", (1, 8)), (4, "+U", (3, 8))]))
+    assert changes(out) == [
+        *(
+            (3, "-U", 1, 5, "a", None),
+            (3, "+U", 2, 5, "c", None),
+            (3, "-U", 1, 5, "b", None),
+            (3, "+U", 2, 5, "z", None),
+        ),
+        *((4, "-U", 1, 8, "a", None), (4, "+U", 3, 8, None, None), (4, "-D", 1, 8, "b", None)),
+    ]
+    assert out.sub.tolist() == [0, 1, 2, 3, 0, 1, 2]
+
+
+def test_a_bad_answer_is_remembered_with_its_reason(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE d (n BIGINT)")
+    postgres.run("INSERT INTO d VALUES (0)")
+    k = remembering(postgres.url, ask="SELECT (:id / n)::text FROM d")
+    k.step(signed("iv", [(0, "+I", (6, 5))]))
+    postgres.run("UPDATE d SET n = 2")
+    out, _ = k.step(signed("iv", [(1, "-U", (6, 5)), (1, "+U", (6, 7))]))
+    assert changes(out) == [(1, "-U", 6, 5, None, "division by zero"), (1, "+U", 6, 7, "3", None)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_changes_of_answers_hang_on_no_cut_and_state_on_the_history_alone(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng, database = Random(seed), Embedded(tmp_path_factory.mktemp("asked") / "a.db")
+    database.run("CREATE TABLE customers (id BIGINT, name TEXT)")
+    database.run("INSERT INTO customers VALUES (1, 'b'), (1, 'a'), (2, 'c'), (3, NULL)")
+    story: list[Signed] = []
+    times: list[int] = []
+    alive: list[tuple[tuple[int, int], int]] = []
+    for cause in range(40):
+        now, new = cause * 10, (rng.randrange(5), rng.randrange(2))
+        alive = [(row, time) for row, time in alive if time >= now - 10 - HISTORY]  # the boundary at it
+        old = alive.pop(rng.randrange(len(alive))) if alive and rng.random() < 0.5 else None
+        comes = old is None or rng.random() < 0.5
+        kinds = ("-U", "+U") if old and comes else ("-D", "+I")
+        some = [(kinds[0], *old)] if old else []
+        some += [(kinds[1], new, now)] if comes else []
+        alive += [(new, now)] if comes else []
+        story += [(cause, kind, row) for kind, row, _ in some]
+        times += [time for _, _, time in some]
+
+    def outcome(cuts: list[int]) -> tuple[list[Any], pa.Table]:
+        found, places, deltas = [], list[Any](), list[Delta]()
+        for start, stop in pairwise([0, *cuts, 40]):
+            at = [i for i, (cause, _, _) in enumerate(story) if start <= cause < stop]
+            causes = np.arange(start, stop)  # a boundary behind each
+            bounds = Bounds((start - 1) * 10, causes, causes * 10)
+            k = remembering(database.url, deltas)
+            out, delta = k.step(signed("iv", [story[i] for i in at], bounds, [times[i] for i in at]))
+            found += changes(out)
+            places += list(zip(out.time.tolist(), out.sub.tolist(), strict=True))
+            deltas.append(delta)
+        return [*found, *places], remembering(database.url, deltas).tables_now()["answers"]
+
+    whole, cut = outcome([]), outcome(sorted({rng.randrange(1, 40) for _ in range(rng.randrange(1, 6))}))
+    assert cut[0] == whole[0]
+    assert cut[1].equals(whole[1])
+    assert sorted(whole[1]["_time"].to_pylist()) == sorted(time for _, time in alive if time >= 390 - HISTORY)
 
 
 # -- drawing

@@ -16,9 +16,12 @@ import pyarrow as pa
 import pytest
 from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
 
+from borealis.cli.changes import GREEN, PLAIN, RED, ChangedRows
 from borealis.cli.ending import run_app
+from borealis.kernels.time_of import TimeOf, noted
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.streams.section import section
+from borealis.tuples import KIND
 
 WIDE, SLOW_ROWS = 100_000, 400  # together more than any buffer between a queue and its reader
 
@@ -108,6 +111,63 @@ def test_a_named_reader_sees_every_row_once(capfd: pytest.CaptureFixture[str], p
     assert run_app(["tail", "packets", "--reader", "ada", "--json"]) == 0
     assert [row["n"] for row in lines(capfd)] == list(range(10))
     assert queue.acks()["ada"][1] == 10
+
+
+def test_rows_are_corrected_by_their_kind_and_shown_so(capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    keyed = noted(SCHEMA.append(pa.field(KIND, pa.string())), TimeOf("n"), ["n"])
+    queue = place.queues[STREAM] = OutputQueue(STREAM, keyed)
+    place.entries[STREAM] = Counter(queue)
+    assert run_app(["send", "packets", a_file(2)]) == 0
+    Path("keys.csv").write_text("n\n1\n")
+    assert run_app(["send", "packets", "keys.csv", "--kind", "-D"]) == 0
+    Path("own.jsonl").write_text('{"_kind": "-U", "n": 0, "word": "w0"}\n{"_kind": "+U", "n": 0, "word": "x"}\n')
+    assert run_app(["send", "packets", "own.jsonl"]) == 0
+    assert run_app(["send", "packets", "own.jsonl", "--kind", "+I", "--end"]) == 0
+    capfd.readouterr()
+    assert run_app(["tail", "packets", "--from", "oldest"]) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "   n  word",
+        "+  0  w0",
+        "+  1  w1",
+        "-  1  -",
+        "~  0  w0 → x",
+        "+  0  w0",
+        "+  0  x",
+    ]
+    assert run_app(["tail", "packets", "--from", "1", "--limit", "2", "--json"]) == 0
+    assert lines(capfd) == [{"_kind": "+I", "n": 1, "word": "w1"}, {"_kind": "-D", "n": 1, "word": None}]
+    plain = ["tail", "packets", "--from", "oldest", "--json", "--insertions-only"]
+    assert run_app([*plain, "--limit", "3", "--reader", "ada"]) == 0
+    assert [row["n"] for row in lines(capfd)] == [0, 1, 0]
+    assert queue.acks()["ada"][1] == 6
+    assert run_app(plain) == 0
+    assert [row["word"] for row in lines(capfd)] == ["w0", "w1", "w0", "x"]
+
+
+def test_kinds_that_cannot_be_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    for kind, says in (
+        ("-D", "rows of traffic/packets cannot be corrected: they have no key"),
+        ("X", "'X' is no kind"),
+    ):
+        assert run_app(["send", "packets", a_file(1), "--kind", kind]) == 2
+        assert says in capfd.readouterr().err
+
+
+def test_what_went_is_red_and_what_came_is_green(capfd: pytest.CaptureFixture[str]) -> None:
+    kinds, names = ["+I", "-U", "+U", "-D", "+U", "-U"], ["a", "b →", "c", "d", "e", "f"]
+    show = ChangedRows(coloured=True)
+    show.batch(pa.record_batch({KIND: kinds, "name": names, "n": [1, 2, 2, 3, 4, 5]}))
+    shown = capfd.readouterr().out.replace(RED, "<").replace(GREEN, "[").replace(PLAIN, "|").splitlines()
+    assert shown == [
+        "   name     n",
+        "[+  a        1|",
+        "~  <b →| → [c|  2",
+        "<-  d        3|",
+        "[+  e        4|",
+        "<-  f        5|",
+    ]
+    show.batch(pa.record_batch({"n": [1]}))
+    assert capfd.readouterr().out == "n\n1\n"
 
 
 def test_a_rate_is_kept(capfd: pytest.CaptureFixture[str]) -> None:

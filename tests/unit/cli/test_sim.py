@@ -128,10 +128,7 @@ def test_json_has_all_of_it(played: list[Plan], capfd: pytest.CaptureFixture[str
 
 @pytest.mark.spark
 def test_a_seed_runs(spark: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    traced = [tmp_path / "a", tmp_path / "b"]
-    for file in traced:
-        command = ["sim", "--seed", "3", "--seconds", "4", "--only", "none", "--trace", str(file)]
-        assert run_app(command) == 0, capfd.readouterr().err
-    one, two = (file.read_text() for file in traced)
-    assert one == two
-    assert "is acknowledged" in one
+    file = tmp_path / "history"
+    command = ["sim", "--seed", "3", "--seconds", "4", "--only", "none", "--trace", str(file)]
+    assert run_app(command) == 0, capfd.readouterr().err
+    assert "is acknowledged" in file.read_text()

@@ -19,7 +19,7 @@ from town import NONE, SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, Town, add, 
 import borealis
 from borealis.client.client import Client
 from borealis.client.cluster_config import Whereabouts
-from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, batches_of
+from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, pieces
 from borealis.client.subscriber import Buffer, Came, ReadOptions, Subscription
 from borealis.clock import ManualClock
 from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
@@ -29,14 +29,6 @@ from borealis.streams.section import Section, section
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead
 from borealis.wire.problems import ReplacedError
-
-
-@pytest.fixture
-def town() -> Iterator[Town]:
-    made = Town()
-    yield made
-    with suppress(OSError):
-        made.stop()
 
 
 @pytest.fixture
@@ -435,10 +427,10 @@ def test_only_inputs_can_be_published_to(place: Place, client: Client, town: Tow
 def test_large_tables_go_in_pieces(place: Place) -> None:
     wide = pa.schema([("blob", pa.binary())])
     table = pa.table({"blob": [b"x" * 100_000] * 100}, schema=wide)
-    pieces = list(batches_of(table, wide))
-    assert len(pieces) > 2
-    assert sum(p.num_rows for p in pieces) == 100
-    assert all(p.nbytes < 5_000_000 for p in pieces)
+    parts = list(pieces(table.to_batches()[0]))
+    assert len(parts) > 2
+    assert sum(p.num_rows for p in parts) == 100
+    assert all(p.nbytes < 5_000_000 for p in parts)
 
 
 def test_a_publisher_numbers_its_batches_and_a_later_one_goes_on(place: Place, client: Client) -> None:

@@ -162,6 +162,7 @@ def test_streams_of_arrow_hold_any_number_of_rows() -> None:
     found = read([stream([ROW, ROW]), stream([]), stream([ROW])], "arrow")
     assert found.rows.num_rows == 3
     assert found.record.tolist() == [0, 0, 2]
+    assert read([stream([]), stream([])], "arrow").rows.num_rows == 0
 
 
 def test_a_bad_stream_of_arrow_is_told_apart_as_a_whole() -> None:

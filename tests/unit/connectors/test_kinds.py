@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from borealis.connectors.sources import as_source
+from borealis.connectors.dead_letters import DeadLetters
+from borealis.connectors.sources import SortedSource, as_source, rows, watch
 from borealis.diagram.spec import Input
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.kernels.kinds import kinds_of
+from borealis.kernels.time_of import TimeOf
 from borealis.tuples import FIRST_TIME, KIND, TIMESTAMP
 
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("id", pa.int32()), (KIND, pa.string())])
@@ -49,6 +51,39 @@ def test_files_and_tables_need_not_have_them(tmp_path: Path) -> None:
         assert rows.column_names == SCHEMA.names
         assert kinds_of(rows).tolist() == [0]
         assert not getattr(found, "warnings", list)(), "it is no mistake"
+
+
+LIVE = {
+    "a.jsonl": [f'{{"id": 1, "ts": "{AT}"}}', '{"_kind": "-D", "id": 1}', '{"_kind": "?", "id": 2}', '{"id": 3}'],
+    "a.csv": ["_kind,id,ts", f",1,{AT}", "-D,1,", f"?,2,{AT}", "+U,3,"],
+}
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_live_source_sets_aside_what_has_no_kind_or_comes_without_a_time(name: str, tmp_path: Path) -> None:
+    written(tmp_path, name, LIVE[name])
+    (tmp_path / "END").touch()
+    source = watch(tmp_path, poll="5 ms", settle="0 seconds", until="END")
+    reasons: list[str] = []
+    source.dead_letters = DeadLetters(lambda letter: reasons.append(letter["reason"]))
+    source.begin("i", "ts", None)
+    assert kinds_of(read(source)).tolist() == [0, 1]
+    assert reasons == ["it has no kind that is known (one of +I, -D, -U, +U)", "it has no time: column 'ts' is null"]
+
+
+def test_what_is_sorted_stays_behind_what_it_corrects() -> None:
+    first, then, last = (f"2026-01-01T00:00:0{second}Z" for second in range(3))
+    given = [(then, 1, None), (first, 2, None), (None, 1, "-D"), (first, 2, "+U"), (last, 3, None)]
+    source = rows(given, sort=True)
+    assert isinstance(source, SortedSource)
+    source.time = TimeOf("ts")
+    assert [(row["id"], row[KIND]) for row in read(source).to_pylist()] == [
+        (2, None),
+        (1, None),
+        (1, "-D"),
+        (2, "+U"),
+        (3, None),
+    ]
 
 
 def entry(late: str = "keep") -> EntryPoint:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from served import Served, rows
 from stand_ins import give, packets, traffic
@@ -20,7 +21,7 @@ from borealis.gateway import stream_api as curl
 from borealis.gateway.events import HEARTBEAT_S
 from borealis.gateway.ndjson import rows_of
 from borealis.streams.queue import OutputQueue
-from borealis.tuples import LAST_TIME
+from borealis.tuples import KIND, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.calls import cut_connections
 from borealis.wire.messages import Problem, UnitOrder
@@ -344,7 +345,7 @@ def test_a_listener_hears_as_many_rows_as_it_wants(served: Served) -> None:
 def test_parameters_that_no_route_knows_are_refused(served: Served) -> None:
     problem = refused(served.http.get("/v1/streams/per_source?limt=2"), 400, "WireError")
     assert problem.message == "GET /v1/streams/per_source takes no parameter 'limt'"
-    assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers"
+    assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers, insertions_only"
     problem = refused(served.http.post("/v1/streams/packets?start=1", content=rows(1)), 400, "WireError")
     assert problem.hint == "known: heartbeat, end"
     assert refused(served.http.get("/v1/status?watch=1"), 400, "WireError").hint == "it takes none"
@@ -368,6 +369,22 @@ def test_rows_may_have_headers(served: Served) -> None:
         "src": "a",
         "bytes": 1,
     }
+
+
+def test_rows_that_were_corrected_come_with_kinds_or_not_at_all(served: Served) -> None:
+    node = served.nodes["node2"]
+    kinds = [pa.array([0, 2, 3, 0, 1], pa.int8())]
+    signed = pa.RecordBatch.from_arrays([*packets(5).columns, *kinds], names=[*packets(5).schema.names, KIND])
+    queue = node.queues["traffic/agg"] = OutputQueue("traffic/agg", signed.schema)
+    give(queue, signed)
+    with Ear(served, "per_source", "?from=oldest&limit=5") as ear:
+        found = [json.loads(e["data"]) for e in ear.events() if "id" in e]
+    assert [next(iter(row.items())) for row in found] == [(KIND, kind) for kind in ("+I", "-U", "+U", "+I", "-D")]
+    give(queue, signed)
+    with Ear(served, "per_source", "?from=1&limit=2&insertions_only=1") as ear:
+        first, second, last = [e for e in ear.events() if "retry" not in e]
+    assert (first["id"], second["id"], last["data"]) == ("3", "5", '{"next_id": 6}')
+    assert json.loads(second["data"]) == {"ts": "1970-01-01T00:00:00.000000Z", "src": "a", "bytes": 0}
 
 
 def test_the_end_of_a_stream_is_told(served: Served) -> None:

@@ -75,7 +75,7 @@ def undisturbed(served: Served) -> None:
     ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(st.sampled_from(["GET", "POST", "DELETE", "PUT"]), PATHS, BODIES, HEADERS, QUERIES)
 def test_any_request_is_answered(
     served: Served, method: str, path: str, body: bytes, headers: dict[str, str], query: dict[str, str]
@@ -93,7 +93,7 @@ def test_any_request_is_answered(
     undisturbed(served)
 
 
-@settings(max_examples=20)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.dictionaries(st.sampled_from(["v", "node", "incarnation", "version", "units", "queues", "spark"]), JSON))
 def test_any_heartbeat_is_answered(served: Served, odd: dict[str, Any]) -> None:
     heartbeat = json.loads(served.nodes["node1"].status().encode()) | {"node": "odd", "incarnation": "odd"} | odd
@@ -112,7 +112,7 @@ def test_a_diagram_that_is_odd_text(served: Served) -> None:
     undisturbed(served)
 
 
-@settings(max_examples=25)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.binary(max_size=300), st.booleans())
 def test_bytes_that_are_no_http(served: Served, data: bytes, begins_well: bool) -> None:
     host, _, port = served.address.removeprefix("http://").rpartition(":")

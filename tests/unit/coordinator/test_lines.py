@@ -12,6 +12,7 @@ from borealis.connectors.records import JsonRecords
 from borealis.coordinator.http_errors import TooLargeError
 from borealis.errors import InputError
 from borealis.gateway.ndjson import LINE_BYTES_MOST, Cutter, NumberedLine, rows_of
+from borealis.tuples import KIND
 from borealis.values.fit import first_misfit
 
 
@@ -40,6 +41,18 @@ def test_rows() -> None:
     assert rows.batch.column("src").to_pylist() == ["a", "bé"]
     assert rows.batch.column("bytes").to_pylist() == [7, None]
     assert str(rows.batch.column("ts")[1].as_py()) == "2024-05-01 10:00:01+00:00"
+
+
+def test_rows_may_correct_others_where_they_have_a_key() -> None:
+    keyed = PACKETS.append(pa.field(KIND, pa.string()))
+    rows = rows_of(lines(f'{GOOD}\n{{"_kind": "-D", "src": "a"}}\n{{"_kind": "?"}}'), keyed)
+    assert rows.batch.column(KIND).to_pylist() == [None, "-D"]
+    assert rows.error is not None
+    assert rows.error.message == "line 3: a row has the _kind '?'"
+    plain = rows_of(lines("\n".join([GOOD] * 20 + [GOOD.replace("{", '{"_kind": "+U", ')])), PACKETS)
+    assert plain.batch.num_rows == 20
+    assert plain.batch.schema == PACKETS
+    assert "line 21: a row has the _kind '+U', but rows of this stream cannot be corrected" in str(plain.error)
 
 
 def test_numbers_keep_their_digits() -> None:

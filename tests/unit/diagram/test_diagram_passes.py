@@ -6,14 +6,65 @@ import pytest
 
 from borealis.diagram import Diagram, passes, window
 from borealis.diagram.boxes.filter import Filter
-from borealis.diagram.cut import cut
+from borealis.diagram.boxes.history import History
+from borealis.diagram.cut import cut, even_cuts
+from borealis.diagram.passes.revisions import revised_arrows
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 
 IN = '{columns: "ts TIMESTAMP, k STRING, v INT"}'
+CORRECTED = '{columns: "ts TIMESTAMP, k STRING, v INT", key: k, history: 1 hour}'
+
+REPLAYED = "aggregate: {{from: {}, {}, history_at: {}, exprs: {{m: max(v)}}}}"
+
+
+def replayed(source: str = "p", over: str = "size: 1 s", at: str = "p", boxes: str = "") -> str:
+    """A diagram whose aggregate shall be given rows again."""
+    inputs = f"inputs: {{p: {CORRECTED}, q: {IN}}}\n"
+    return f"{inputs}boxes:\n{boxes}  w: {{{REPLAYED.format(source, over, at)}}}\noutputs: {{o: w, q: q}}"
+
+
+LEAVE_OUT = "Hint: leave history_at out: then it keeps the rows it needs"
 
 # Inputs, boxes and outputs as YAML, and the message; names stand for what is wrong.
 WRONG = {
+    "history at no input": (
+        replayed(at="pp"),
+        "box 'w': history_at: no input 'pp'. Hint: did you mean 'p'?",
+    ),
+    "history at an input without a key": (
+        replayed(source="q", at="q"),
+        "box 'w': history_at: input 'q' has no key, so that it never takes a row back. Hint: give 'q' a key and a "
+        "history, or leave history_at out",
+    ),
+    "history at an input that it does not read": (
+        replayed(source="q"),
+        f"box 'w': history_at: it reads 'q', which does not come from 'p'. {LEAVE_OUT}",
+    ),
+    "history at an input beyond a union": (
+        replayed("f", boxes="  u: {union: {from: [p, q]}}\n  f: {filter: {from: u, predicate: v > 1}}\n"),
+        "box 'w': history_at: 'u', a union, is on the way from 'p': its tuples are not those of the input. "
+        + LEAVE_OUT,
+    ),
+    "history at an input for a window of tuples": (
+        replayed(over="count: 5"),
+        f"box 'w': history_at for a window of tuples, of which results hang on more than one pane. {LEAVE_OUT}",
+    ),
+    "history at an input for a window with a timeout": (
+        replayed(over="size: 1 s, timeout: 1 s"),
+        f"box 'w': history_at for a window with a timeout, of which results hang on more than one pane. {LEAVE_OUT}",
+    ),
+    "a second arrow into an aggregate": (
+        replayed(source="[p, p]"),
+        "box 'w': a aggregate takes 1 input, not 2. Hint: mend its arrows",
+    ),
+    "a window behind a sort of corrections": (
+        f"inputs: {{p: {CORRECTED}}}\nboxes:\n  s: {{bsort: {{from: p, value: v, buffer: 9}}}}\n"
+        "  f: {filter: {from: s, predicate: v > 1}}\n"
+        "  w: {aggregate: {from: f, size: 1 s, exprs: {n: count(*)}}}\noutputs: {o: w}",
+        "box 'w': 'f' carries corrections of what 's' sorts: what leaves that, and when, would change with every tuple "
+        "before it that is corrected. Hint: draw it from what 's' reads, or leave the history of the input out",
+    ),
     "dangling arrow": (
         f"inputs: {{packets: {IN}}}\nboxes: {{f: {{filter: {{from: packet, predicate: v > 1}}}}}}\noutputs: {{o: f}}",
         "box 'f': no input or box 'packet' (has: packets, f). Hint: did you mean 'packets'?",
@@ -74,6 +125,16 @@ WRONG = {
         f"inputs: {{p: {IN}}}\nboxes: {{f: {{filter: {{from: p, predicate: v}}}}}}\noutputs: {{o: p}}",
         "box 'f': leads to no output. Hint: end it with .output(name), or drop the box",
     ),
+    "an output without corrections to leave out": (
+        f"inputs: {{p: {IN}}}\noutputs: {{o: {{from: p, revisions: final}}}}",
+        "output 'o': nothing that leads to it is ever corrected. Hint: give an input before it a history, or leave out "
+        "what shall become of corrections",
+    ),
+    "important corrections, of which none are given": (
+        f"inputs: {{p: {IN}}}\noutputs: {{o: {{from: p, revisions: drop, important: v > 1}}}}",
+        "output 'o': 'important' and revisions: drop. Hint: leave 'important' out: with revisions drop no changes are "
+        "given",
+    ),
     "no output": (
         f"inputs: {{p: {IN}}}",
         "diagram 'd' has no output. Hint: end a stream with .output(name); in a file: 'outputs: {NAME: BOX}'",
@@ -99,8 +160,10 @@ def test_the_order_of_passes() -> None:
         "columns",
         "expressions",
         "revisions",
+        "replays",
         "ends",
         "revisions",
+        "replays",
     ]
 
 
@@ -127,8 +190,76 @@ def test_what_a_pass_returns_is_what_will_run(monkeypatch: pytest.MonkeyPatch) -
     assert [piece.boxes for piece in cut(spec, local=True)] == [("big", "big_kept")]
 
 
+@pytest.mark.parametrize("call", ["rand()", "current_timestamp"])
+def test_what_gives_something_else_the_next_time_is_no_way_for_corrections(call: str) -> None:
+    d = Diagram("d")
+    p = d.input("p", "ts TIMESTAMP, k STRING", key="k", history="1 hour")
+    with pytest.raises(DiagramError, match=r"'p' carries corrections, and .*cannot be taken back"):
+        p.map(k="k", x=call)
+
+
 def test_all_passes_that_are_there_change_nothing_the_second_time() -> None:
     d = Diagram("d")
     a = d.input("a", "ts TIMESTAMP, k STRING, v INT")
     a.union(a.late).aggregate(by="k", over=window("1 minute"), n="count(*)").output("o")
     assert passes.checked(d.validate()) == d.validate()
+
+
+def test_an_output_that_wants_less_gets_a_box_of_its_own() -> None:
+    d = Diagram("d")
+    a = d.input("a", "ts TIMESTAMP, v INT", late="revise", history="1 hour")
+    a.output("every")
+    a.output("once", revisions="final")
+    a.output("early", revisions="drop")
+    a.filter("v > 0").output("some", important="v > 9")
+    spec = d.validate()
+    assert {one.name: one.source for one in spec.outputs} == {
+        "every": "a~history",
+        "once": "once~revisions",
+        "early": "early~revisions",
+        "some": "some~revisions",
+    }
+    assert revised_arrows(spec).keys() == {"a~history", "filter_1", "some~revisions"}
+    assert spec.box("once~revisions").holds_us == 3_600_000_000
+    assert [spec.box(f"{name}~revisions").stateful for name in ("once", "early", "some")] == [True, False, True]
+    assert passes.checked(spec) == spec
+    assert Spec.from_yaml(spec.to_yaml()) == spec
+    with pytest.raises(DiagramError, match="output 'odd': 'java_method' runs"):
+        a.output("odd", important="java_method('x', 'y')")
+
+
+def test_rows_come_again_through_copies_of_the_boxes_on_the_way() -> None:
+    d = Diagram("d")
+    p = d.input("p", "ts TIMESTAMP, id INT, k STRING, v DOUBLE", key="id", history="1 hour")
+    slim = p.map(group="`K`", odd="upper(k)", v="v", name="slim")
+    dear, _ = slim.route(dear="v > 5", otherwise="rest", name="worth")
+    over = window("10 seconds", "4 seconds")
+    dear.aggregate(by=["group", "odd"], over=over, m="max(v)", history_at="p", name="w").output("o")
+    p.aggregate(over=window("1 minute"), m="max(v)", history_at="p", name="all").output("a")
+    spec = d.validate()
+    assert {box.name: box.sources for box in spec.boxes if "again" in box.name or box.kind == "aggregate"} == {
+        "w": ("worth.dear", "worth~again~w.dear"),
+        "worth~again~w": ("slim~again~w",),
+        "slim~again~w": ("p~history.again~w",),
+        "all": ("p~history", "p~history.again~all"),
+    }
+    history = spec.box("p~history")
+    assert isinstance(history, History)
+    assert history.replays == {"p~history.again~w": (2_000_000, ("k",)), "p~history.again~all": (60_000_000, ())}
+    assert revised_arrows(spec).keys() == {"p~history", "slim", "worth.dear", "worth.rest", "w", "all"}
+    assert passes.checked(spec) == spec
+    assert Spec.from_yaml(spec.to_yaml()) == spec
+    assert Diagram.from_yaml(d.to_yaml()).validate() == spec
+
+
+def test_what_gives_rows_again_is_in_one_unit_with_what_gets_them() -> None:
+    d = Diagram("d")
+    p = d.input("p", "ts TIMESTAMP, id INT, v DOUBLE", key="id", history="1 hour").filter("v > 1", name="some")
+    highest = p.aggregate(over=window("1 minute"), m="max(v)", history_at="p", name="w")
+    highest.filter("m > 3", name="behind").output("o")
+    spec = d.validate()
+    for cuts, places in ((["w"], {}), (["some"], {}), ((), {"p~history": "node1", "w": "node2"})):
+        with pytest.raises(DiagramError, match="box 'w': history_at: it cannot be in another unit than '"):
+            cut(spec, cuts, places)
+    assert [piece.boxes[-1] for piece in cut(spec, ["behind"])] == ["w", "behind"]
+    assert even_cuts(spec, 3) == ["behind"]

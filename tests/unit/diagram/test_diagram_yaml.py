@@ -119,6 +119,12 @@ boxes = st.one_of(
     st.builds(Join, name=names, sources=st.tuples(names, names), on=texts, within=durations),
 )
 later = st.none() | st.integers(1, 10**13).map(show)
+outputs = st.one_of(
+    st.builds(Output, name=names, source=names, revisions=st.sampled_from(["all", "final", "drop"])),
+    st.builds(
+        Output, name=names, source=names, important=texts.map("v{}".format), full=st.sampled_from(["wait", "drop"])
+    ),
+)
 specs = st.builds(
     Spec,
     name=texts.filter(bool),
@@ -137,7 +143,7 @@ specs = st.builds(
         unique_by=lambda i: i.name,
     ).map(tuple),
     boxes=st.lists(boxes, max_size=4, unique_by=lambda box: box.name).map(tuple),
-    outputs=st.lists(st.builds(Output, name=names, source=names), max_size=2, unique_by=lambda o: o.name).map(tuple),
+    outputs=st.lists(outputs, max_size=2, unique_by=lambda o: o.name).map(tuple),
 )
 
 

@@ -15,7 +15,7 @@ from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
 from borealis.disk import Appended, LocalDisk, has_room
 from borealis.entry.point import Entry, EntryTimings, StreamConfig
-from borealis.errors import FullError
+from borealis.errors import FullError, StateError
 from borealis.machine import Machine
 from borealis.node.metrics import families
 from borealis.node.node import Node
@@ -112,6 +112,38 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
     assert two.queue.next_id == 2
     one.log.close()
     again = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")
+    assert (again.queue.next_id, again.known("p").number) == (2, 1)
+    again.log.close()
+
+
+def test_a_backup_about_to_claim_has_all_of_it_synced_or_written_again(
+    disks: Disks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Entry(SPEC, SECOND, place("node1"))
+    two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True, machine=Machine(disk=disks))
+    protect(guard_of(one), two)
+    take(one, 0)
+    segments = two.log._segments
+    assert segments is not None
+    newest = segments.segments[-1]
+    assert newest.synced < newest.length, "as long as it stands by, its primary's log is the one that counts"
+    two.make_durable()
+    assert newest.synced == newest.length
+    take(one, 1)
+    assert newest.synced == newest.length, "what comes behind that is synced before it is answered"
+
+    def fails() -> None:
+        raise StateError("a sync failed")
+
+    monkeypatch.setattr(segments, "sync", fails)
+    disks.full.add(tmp_path / "two")
+    for _ in range(2):
+        with pytest.raises(FullError):
+            two.make_durable()
+    disks.full.clear()
+    two.make_durable()
+    two.log.close()
+    again = Entry(SPEC, SECOND, place("node2"), tmp_path / "two")
     assert (again.queue.next_id, again.known("p").number) == (2, 1)
     again.log.close()
 

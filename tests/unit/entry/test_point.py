@@ -15,7 +15,7 @@ from borealis.errors import InputError, StateError
 from borealis.machine import Machine
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
-from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME
 from borealis.wire.messages import BatchHead
 
 SECOND = 1_000_000
@@ -57,6 +57,22 @@ def test_late_tuples_go_aside_and_the_boundary_stands_before_the_next_good_one()
     late = one.late.read(0, FIRST_TIME, 0)
     assert late is not None
     assert (late.time / SECOND).tolist() == [2, 3, 5]
+
+
+def test_what_is_late_has_no_kind(tmp_path: Path) -> None:
+    place = StreamConfig("d/a", SCHEMA.append(pa.field(KIND, pa.string())), QueueLimits(keep_bytes=1 << 20))
+    spec = Input(name="a", columns="ts TIMESTAMP, n INT", time="ts", key=("n",), history="1 hour", durable=True)
+    one = Entry(spec, SECOND, place, tmp_path)
+    rows = batch(10, 2, None).append_column(KIND, pa.array([None, "+I", "-D"]))
+    one.take("p", BatchHead(number=0), rows)
+    one.close()
+    again = Entry(spec, SECOND, place, tmp_path)
+    late = again.late.read(0, FIRST_TIME, 0)
+    assert late is not None
+    assert late.rows.to_pylist() == batch(10, 2).to_pylist()[1:]
+    on_time = all_of(again)
+    assert on_time is not None
+    assert on_time.rows.column(KIND).to_pylist() == [None, "-D"]
 
 
 def test_a_batch_that_comes_again_is_answered_but_not_taken() -> None:

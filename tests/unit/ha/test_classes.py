@@ -166,3 +166,16 @@ def test_each_outlet_has_its_boundary() -> None:
     assert retention_of(spec, piece) == {"a": 10 * SECOND, "a.late": 0}
     found = retention_horizon(spec, piece, {"per": 30 * SECOND, "bad": -(2**63)})
     assert found == {"a": 20 * SECOND, "a.late": LAST_TIME}
+
+
+def test_where_rows_come_again_a_unit_is_what_its_history_is() -> None:
+    d = Diagram("again")
+    a = d.input("a", COLUMNS, key="k", history="1 hour").filter("v > 1", name="some")
+    windows = a.aggregate(over=window("2 seconds"), most="max(v)", history_at="a", name="windows")
+    windows.filter("most > 3", name="behind").output("o")
+    spec, [first, second] = units(d, "behind")
+    found = classify(spec, first)
+    classes = {"a~history": "deterministic", "some": "repeatable", "some~again~windows": "repeatable"}
+    assert kinds(found) == classes | {"windows": "convergent-capable"}
+    assert (found.kind, found.streams, found.retention) == ("deterministic", 1, {"a": None})
+    assert retention_of(spec, second) == {"windows": 0}

@@ -70,7 +70,7 @@ def test_a_unit_without_state_is_not_built_again() -> None:
         (asked("amnesia", "no-loss"), unit("repeatable"), "amnesia cannot give 'no-loss': it forgets all state"),
         (asked("amnesia", "precise"), unit("repeatable"), "amnesia cannot give 'precise'"),
         (asked("none", "gap"), unit("repeatable"), "'gap' without an approach"),
-        (asked("upstream-backup", "precise"), unit("deterministic"), "windows of box would be aligned"),
+        (asked("upstream-backup", "precise"), unit("deterministic"), "'box' cannot be built again exactly"),
         (
             asked("upstream-backup", "no-loss"),
             unit("convergent-capable", retention={"a": 5, "a.late": None}),

@@ -133,6 +133,33 @@ def test_upstream_keeps_what_windows_need_and_what_readers_lack() -> None:
     assert [s.train for s in policy._steps] == [6, 7, 8, 9, 10]
 
 
+def test_amnesia_that_doubts_gives_nothing_before_its_backup_answers() -> None:
+    policy = known(Amnesia(INTERVAL_S, False, False, False, step(0), doubts=False))
+    assert policy.holding
+    assert policy.committed(step(1)) == Effects(step(1).positions(), step(1).outputs)
+    policy.doubt()
+    assert policy.committed(step(2)) == Effects(step(2).positions())
+    want = policy.want(1.0, {})
+    assert want is not None
+    policy.committed(step(3))
+    assert policy.acknowledged(want.number) == Effects(step(2).positions(), step(3).outputs)
+    assert policy.want(1.0, {}) is None
+    policy.doubt()
+    assert policy.remove_backup().open
+    assert policy.committed(step(4)).open
+
+
+def test_upstream_that_moved_has_delivered_no_more_than_before() -> None:
+    """What readers lack is on its new node alone; what was given before a takeover is not given again."""
+    old = upstream(until={"a": (15, 2)})
+    for train in range(1, 11):
+        old.committed(step(train, out=0 if train < 4 else train, silent=train < 4))
+    policy = upstream()
+    policy.adopt([CommitPoint.from_json(one.to_json()) for one in old.retained()])
+    assert policy._done(1.0, {"o": 0}).train == 3
+    assert policy._done(1.0, {"o": 8}).train == 8
+
+
 def test_upstream_gives_clients_a_moment() -> None:
     policy = upstream(clients=True)
     for train in (1, 2):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.diagram import passes
 from borealis.diagram.cut import cut
 from borealis.diagram.spec import Input, Spec
 from borealis.entry.admission import Cursor, EntryPoint
@@ -16,8 +17,9 @@ from borealis.errors import InputError
 from borealis.sim.diagrams import DIAGRAMS, UNITS_MAX, allowed, cuts_of, drawn_diagram, spec_of, yaml_of
 from borealis.sim.rows import Drawn
 from borealis.sim.shapes import rows
+from borealis.tuples import KIND
 
-BOXES = {"filter", "map", "union", "aggregate", "join", "route", "bsort", "resample", "drop"}
+BOXES = {"filter", "map", "union", "aggregate", "join", "route", "bsort", "resample", "drop", "history", "revisions"}
 SCHEMA = pa.schema(
     {"ts": pa.timestamp("us", "UTC"), "k": pa.int32(), "v": pa.float64(), "s": pa.string(), "b": pa.bool_()}
     | {"d": pa.decimal128(10, 2), "e": pa.decimal128(2, 2), "day": pa.date32(), "t": pa.timestamp("us", "UTC")}
@@ -29,10 +31,10 @@ def test_all_kinds_of_boxes_are_there_and_every_diagram_is_sound() -> None:
     assert {box.kind for name in DIAGRAMS for box in spec_of(name).boxes} == BOXES
     for name in DIAGRAMS:
         spec = spec_of(name)
-        assert spec == Spec.from_yaml(yaml_of(name))
+        assert spec == passes.checked(Spec.from_yaml(yaml_of(name)))
         assert not spec.protection
         for one in spec.inputs:
-            assert rows(one.name, 0, 3).schema.names == one.names
+            assert rows(one.name, 0, 3).schema.names == [*one.names, *([KIND] if one.key else [])]
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)

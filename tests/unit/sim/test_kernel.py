@@ -270,7 +270,17 @@ def test_a_slow_process_computes_for_longer() -> None:
         process.slow = 3.0
         process.start("work", lambda: process.work(2.0))
         kernel.run()
-        assert kernel.now == 6.0
+        assert kernel.now == pytest.approx(6.0)
+
+
+def test_a_process_that_was_slow_is_quick_again_in_the_midst_of_its_work() -> None:
+    with Kernel(1) as kernel:
+        process = kernel.process("one")
+        process.slow = 10.0
+        process.start("work", lambda: process.work(2.0))
+        kernel.at(5.0, lambda: setattr(process, "slow", 1.0))
+        kernel.run()
+        assert 6.0 < kernel.now < 7.0
 
 
 def test_errors_that_no_thread_asks_for_are_kept() -> None:

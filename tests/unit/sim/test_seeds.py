@@ -62,7 +62,7 @@ def plan(*faults: str) -> Plan:
 
 @pytest.mark.spark
 def test_a_seed_is_the_same_run_in_every_process_and_every_time(stage: Stage, tmp_path: Path) -> None:
-    seeds = [3, 4, 5]
+    seeds = [3, 5]
     plans = [drawn_plan(seed, SHORT) for seed in seeds]
     assert len({plan.approach for plan in plans}) > 1
     apart = Stage(Programs(stage.programs.spark()))
@@ -71,24 +71,22 @@ def test_a_seed_is_the_same_run_in_every_process_and_every_time(stage: Stage, tm
     kept = tmp_path / "programs"
     kept.write_bytes(pickle.dumps(apart.programs))
     command = [sys.executable, "-c", PLAYED, str(kept), *map(str, seeds)]
-    others = [
-        subprocess.Popen(command, env=os.environ | {"PYTHONHASHSEED": hash_seed}, stdout=subprocess.PIPE, text=True)
-        for hash_seed in ("1", "2")
-    ]
-    here = ["".join(f"{seed}\n{apart.play(p)[0].text}" for seed, p in zip(seeds, plans, strict=True)) for _ in "ab"]
-    assert len(here[0].splitlines()) > 100
-    for text in [here[1], *(other.communicate(timeout=300)[0] for other in others)]:
-        assert text.splitlines() == here[0].splitlines()
-    assert "/dev/shm" not in here[0]
-    assert " at 0x" not in here[0]
-    assert f"{os.getpid()}" not in here[0]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}  # that of this process is drawn
+    other = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    first, second, again = (apart.play(one)[0].text for one in (*plans, plans[0]))
+    assert first == again
+    here = f"{seeds[0]}\n{first}{seeds[1]}\n{second}"
+    assert len(here.splitlines()) > 100
+    assert other.communicate(timeout=300)[0].splitlines() == here.splitlines()
+    assert "/dev/shm" not in here
+    assert " at 0x" not in here
 
 
 @pytest.mark.spark
 def test_processes_say_what_one_says_and_one_that_dies_is_reported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans = [drawn_plan(seed, SHORT) for seed in (3, 4, 5)]
+    plans = [drawn_plan(seed, SHORT) for seed in (3, 5)]
     apart = Stage(Programs(stage.programs.spark()))
     apart.prepare(plans)
     alone = {verdict.plan.seed: verdict.lines for verdict in judged(apart, plans[1:])}
@@ -102,7 +100,7 @@ def test_processes_say_what_one_says_and_one_that_dies_is_reported(
     monkeypatch.setattr(Stage, "play", dies)
     found = {verdict.plan.seed: verdict for verdict in judged(apart, plans, 2)}
     assert found[3].faults == ["the process that ran it died of SIGKILL"]
-    assert {seed: found[seed].lines for seed in (4, 5)} == alone
+    assert {5: found[5].lines} == alone
     with pytest.raises(RuntimeError, match="has not compiled"):
         apart.programs.spark()
 
@@ -173,7 +171,7 @@ def test_the_first_sign_is_the_first_tuple_that_is_wrong_or_comes_behind_one_tha
 
 @pytest.mark.spark
 def test_a_diagram_of_a_user_runs_with_drawn_rows(stage: Stage) -> None:
-    plans = [drawn_plan(seed, Options(diagram=FILE, seconds=6.0)) for seed in range(4)]
+    plans = [drawn_plan(seed, Options(diagram=FILE, seconds=6.0)) for seed in range(2)]
     assert len({plan.cuts for plan in plans}) > 1
     assert {plan.name for plan in plans} == {"town"}
     stage.prepare(plans)

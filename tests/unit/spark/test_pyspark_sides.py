@@ -28,7 +28,7 @@ from borealis.spark.public_writer import StreamWriter, TaskRows, WriteOptions
 from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
 from borealis.streams.queue import OutputQueue, QueueLimits
-from borealis.tuples import TIMESTAMP
+from borealis.tuples import KIND, TIMESTAMP
 from borealis.wire.auth import Security
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Receipt
@@ -232,6 +232,26 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
         reader(place, **{"from": "9"}).initialOffset()
 
 
+def test_corrections_go_in_behind_insertions_and_come_out_with_kinds(place: Place) -> None:
+    keyed = SCHEMA.append(pa.field(KIND, pa.string()))
+    spec = Input(name="p", columns=COLUMNS, slack="1 second", time="ts", key=("n",), history="1 hour")
+    place.entry = Entry(spec, 1_000_000, StreamConfig(STREAM, keyed))
+    place.node.queues.update({queue.stream: queue for queue in place.entry.queues.values()})
+    place.node.entries[KEY] = running(place.entry)
+    gone = {"ts": None, "n": 2, "tags": None, KIND: "-D"}
+    changes = [gone, *(row | {KIND: None} for row in numbers(range(3)).to_pylist())]
+    writer(place).commit([TaskRows(QUERY, to_stream(pa.Table.from_pylist(changes, keyed)).to_pybytes())], 0)
+    for only, wanted in (("false", [("+I", 0), ("+I", 1), ("+I", 2), ("-D", 2)]), ("true", [0, 1, 2])):
+        options = place.options | {"insertionsOnly": only}
+        schema = BorealisSource(options).schema()
+        one = HeldReader(StreamReadOptions.of(options), schema)
+        [batch] = [batch for part in one.partitions() for batch in one.read(part)]
+        assert schema.names == batch.schema.names
+        found = batch.to_pylist()
+        assert [row["n"] if only == "true" else (row[KIND], row["n"]) for row in found] == wanted
+        assert schema.names[0] == ("ts" if only == "true" else KIND)
+
+
 def test_a_batch_read_is_what_is_held(place: Place) -> None:
     place.publish(10)
     held = HeldReader(StreamReadOptions.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
@@ -392,7 +412,7 @@ class Fragile:
 
     def __init__(self, entry: Entry, at: int, after: bool) -> None:
         self._entry, self._at, self._after = entry, at, after
-        self.schema, self.known, self.takes = entry.schema, entry.known, 0
+        self.spec, self.schema, self.known, self.takes = entry.spec, entry.schema, entry.known, 0
         self.tick, self.trim, self.time, self.log = entry.tick, entry.trim, entry.time, entry.log
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:

@@ -12,14 +12,15 @@ from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
 from borealis.compile.lowering import Lowering, to_arrow, unchanged
-from borealis.compile.types import POSITION, plain_column, require_groups, show, type_of, types_in
+from borealis.compile.types import POSITION, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.durations import CountWindow, Window
-from borealis.kernels import revised_windows
+from borealis.kernels.accumulators import AggregateCall, accumulator, undoable
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.count_windows import CountWindows
+from borealis.kernels.program import MAKERS
 from borealis.kernels.step import Step, schema_text
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import KIND, TIME
@@ -30,12 +31,29 @@ NUMERIC = ("sum", "avg", "stddev", "stddev_pop", "var_samp", "var_pop", "percent
 COMPARING = ("min", "max", "count_distinct", "collect_set", "mode")  # these the values, and two others their second one
 NUMBER, WINDOW, FIRST, LAST, COUNT, PART = "__number", "__window", "__first", "__last", "__count", "__part"
 ARRIVAL = f"struct({TIME}, {POSITION})"
+REVISED = {  # the kernel of each for rows that may be taken back
+    "aggregate": "revised_windows",
+    "count_windows": "revised_count_windows",
+    "timed_windows": "revised_timed_windows",
+}
 
 
 def check(box: Aggregate, sources: list[DataFrame]) -> None:
     for call in box.calls:
         check_call(box, call, sources[0])
     require_groups(box, sources[0].schema, box.by)
+    if box.history_at is not None and all(_undone(box, call, sources[0]) for call in box.calls):
+        why = "all its functions can be undone, so that it keeps no rows anyway"
+        raise box.wrong(f"history_at: {why}", "leave history_at out")
+
+
+def _undone(box: Box, call: sql.CallText, source: DataFrame) -> bool:
+    """Whether a row can be taken off the result, so that no others are needed when it goes."""
+    names = [str(i) for i in range(len(call.arguments))]
+    typed = [T.StructField(name, type_of(source, text, box)) for name, text in zip(names, call.arguments, strict=True)]
+    result = to_arrow(T.StructType([T.StructField("of", type_of(source, call.text, box))])).field("of").type
+    made = AggregateCall(call.function, names[0] if names else None, result, tuple(names[1:]))
+    return undoable(accumulator(made, to_arrow(T.StructType(typed))))
 
 
 def check_call(box: Box, call: sql.CallText, source: DataFrame) -> None:
@@ -174,14 +192,17 @@ def lower(box: Aggregate, low: Lowering) -> None:
     columns: dict[str, str] = {}  # of each argument
     arguments: dict[str, str] = {}
     for argument in dict.fromkeys(argument for call in box.calls for argument in call.arguments):
-        plain = plain_column(argument, names)
+        plain = sql.plain_column(argument, names)
         if plain is None:
             arguments[f"__x{len(arguments)}"] = argument
         columns[argument] = plain or f"__x{len(arguments) - 1}"
+    sources = list(box.sources)
     if arguments:
         used = dict.fromkeys([*box.by, *(c for c in columns.values() if c not in arguments)])
-        low.map(box, source, f"{box.name}~arguments", unchanged(used) | arguments)
-        source = f"{box.name}~arguments"
+        for i, one in enumerate(box.sources):
+            sources[i] = f"{box.name}~arguments{i or ''}"
+            low.map(box, one, sources[i], unchanged(used) | arguments)
+    source = sources[0]
     calls, texts = lowered(box.calls, columns)
     kinds = low.schema(source)
     types = {START: T.TimestampType(), END: T.TimestampType(), TIMED_OUT: T.BooleanType()}
@@ -199,15 +220,15 @@ def lower(box: Aggregate, low: Lowering) -> None:
     options |= {"size": size, "slide": slide}
     if op != "aggregate":
         options["timeout"] = timeout
-    if low.revised(source):
-        op, options["history"] = "revised_windows", low.history(box)
-        schema = schema.add(KIND, T.ByteType())
-        step = Step(op, box.name, [source], box.name, True, schema_text(to_arrow(schema)), options)
-        tables = revised_windows.make(step).tables  # what it keeps hangs on its functions
     if op == "count_windows":  # which tuples are in a window must not hang on their order of arrival
         options["order"] = [c for c in dict.fromkeys(columns.values()) if sorted_by(kinds[c].dataType)]
+    if low.revised(source):
+        op, options["history"] = REVISED[op] if box.replay is None else "replayed_windows", low.history(box)
+        schema = schema.add(KIND, T.ByteType())
+        step = Step(op, box.name, [source], box.name, True, schema_text(to_arrow(schema)), options)
+        tables = MAKERS[op](step).tables  # what it keeps may hang on its functions
     windows = f"{box.name}~windows"
-    low.stateful(op, box, [source], windows, schema, by=[box.by], options=options, tables=tables)
+    low.stateful(op, box, sources, windows, schema, by=[box.by] * len(sources), options=options, tables=tables)
     finals = unchanged((*box.by, *box.window_columns)) | box.finals
     low.map(box, windows, box.name, finals)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import POSITION, plain_column, require_groups, show, type_of
+from borealis.compile.types import POSITION, require_groups, show, type_of
+from borealis.diagram import sql
 from borealis.diagram.boxes.bsort import BSort
 from borealis.kernels.bsort import BSortKernel
+from borealis.kernels.revised_bsort import RevisedBSort
 from borealis.kernels.step import schema_text
 from borealis.tuples import TIME
 
@@ -74,11 +77,14 @@ def buffered(size: int) -> Callable[[pa.Table], pa.Table]:
 def lower(box: BSort, low: Lowering) -> None:
     source = box.sources[0]
     schema = low.schema(source)
-    value = plain_column(box.value, schema.names)
+    value = sql.plain_column(box.value, schema.names)
     if value is None:
         value, keyed = SORT, f"{box.name}~keyed"
         low.map(box, source, keyed, unchanged(schema.names) | {SORT: box.value})
         source = keyed
     form = schema_text(low.arrow(source))
-    options = {"schema": form, "value": value, "by": list(box.by), "buffer": box.buffer}
-    low.stateful("bsort", box, [source], box.name, schema, by=[box.by], options=options, tables=BSortKernel.tables)
+    options: dict[str, Any] = {"schema": form, "value": value, "by": list(box.by), "buffer": box.buffer}
+    op, tables = "bsort", BSortKernel.tables
+    if low.revised(source):
+        op, tables, options["history"] = "revised_bsort", RevisedBSort.tables, low.history(box)
+    low.stateful(op, box, [source], box.name, schema, by=[box.by], options=options, tables=tables)

@@ -34,7 +34,7 @@ def batch(box: Drop, inputs: list[DataFrame]) -> DataFrame:
 
 def lower(box: Drop, low: Lowering) -> None:
     source = box.sources[0]
-    low.filter(box, source, box.name, left(box, low.schema(source)))
+    low.filter(box, source, box.name, left(box, low.columns(source)))
 
 
 def left(box: Drop, schema: StructType) -> str:

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, StructType
 
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import POSITION, plain_column, require_boolean, visible
-from borealis.diagram import join_columns
+from borealis.compile.types import POSITION, require_boolean, visible
+from borealis.diagram import join_columns, sql
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.step import schema_text
@@ -40,7 +40,7 @@ def lower(box: Join, low: Lowering) -> None:
     for i, texts in enumerate(box.keys):
         kinds = [pair.select(F.expr(t).alias("x")).schema["x"].dataType.simpleString() for t in texts]
         bare = [join_columns.without_side(t) for t in texts]
-        plain = [plain_column(b, f.columns) for b, f in zip(bare, frames, strict=True)]
+        plain = [sql.plain_column(b, f.columns) for b, f in zip(bare, frames, strict=True)]
         if kinds[0] == kinds[1] and kinds[0].split("<")[0] not in ("array", "map", "struct"):
             names = [p or f"__k{i}" for p in plain]
         elif all(k in INTEGERS for k in kinds):

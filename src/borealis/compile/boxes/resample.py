@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import NumericType, StructType
+from pyspark.sql.types import ByteType, NumericType, StructType
 
 from borealis.compile.boxes.aggregate import batch_call, call_types, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import POSITION, require_groups, show, type_of, visible
 from borealis.diagram.boxes.resample import Resample
-from borealis.kernels.resample import VALUE, ResampleKernel
+from borealis.kernels.resample import VALUE, Resampling
 from borealis.kernels.step import schema_text
-from borealis.tuples import TIME
+from borealis.tuples import KIND, TIME
 
 ROW = "__row"  # tells the tuples of the first stream apart
 WHEN = "__when"  # the time of a tuple of the second
@@ -108,8 +108,8 @@ def lower(box: Resample, low: Lowering) -> None:
     first, second = box.sources
     given = f"{box.name}~values"
     low.map(box, second, given, unchanged(box.by) | values(box))
-    schema = low.schema(first)
-    names = schema.names
+    own = [field for field in low.schema(first).fields if field.name != KIND]
+    names = [field.name for field in own]
     calls, texts = lowered(box.calls, {argument: name for name, argument in values(box).items()})
     options = {
         "first": schema_text(low.arrow(first)),
@@ -121,8 +121,10 @@ def lower(box: Resample, low: Lowering) -> None:
     }
     second_rows = low.empty(given)
     added = call_types(second_rows, texts) or second_rows.select(VALUE).schema.fields
-    found = StructType([*schema.fields, *added])
-    out, tables = f"{box.name}~found", ResampleKernel.tables
-    low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
+    found, op = StructType([*own, *added]), "resample"
+    if low.revised(first) or low.revised(given):
+        found, op, options["history"] = found.add(KIND, ByteType()), "revised_resample", low.history(box)
+    out, tables = f"{box.name}~found", Resampling.tables
+    low.stateful(op, box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
     finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
     low.map(box, out, box.name, unchanged(names) | finals)

@@ -16,6 +16,7 @@ from borealis.compile.types import POSITION, first_line, show, visible
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON
 from borealis.diagram.statements import parameters
+from borealis.kernels.sql_read import RememberingSqlRead
 from borealis.kernels.sql_write import REASON as WHY
 from borealis.kernels.step import schema_text
 from borealis.tuples import TIME
@@ -24,7 +25,7 @@ NUMBER = "__number"  # of a question; in the batch form
 
 
 def check(box: SqlRead, sources: list[DataFrame]) -> None:
-    require_plain(box, sources[0].schema)
+    require_plain(box, sources[0].schema, parameters(box.statement))
     for field in given(box).fields:
         if field.dataType.simpleString().split("(")[0] not in PLAIN:
             raise box.wrong(f"'{field.name}' is {show(field.dataType)}, which no database gives", "give it as STRING")
@@ -98,11 +99,19 @@ def _text(value: Any) -> Any:
 def lower(box: SqlRead, low: Lowering) -> None:
     source, judged, answer = box.sources[0], f"{box.name}~judged", given(box)
     schema = low.schema(source)
+    revised = low.revised(source)
     options = asking(box) | {
+        "statement": box.statement,
+        "history": low.history(box) if revised else None,
+        "revised": revised,
         "missing": box.missing,
         "schema": schema_text(low.arrow(source)),
         "given": schema_text(to_arrow(answer)),
     }
     out = StructType([*schema.fields, *answer.fields]).add(WHY, StringType())
-    low.stateful("sql_read", box, [source], judged, out, options=options)
+    if revised:  # a row that goes must find the one that came, with the same question
+        by, tables = [parameters(box.statement)], RememberingSqlRead.tables
+        low.stateful("sql_read", box, [source], judged, out, options=options, by=by, tables=tables)
+    else:
+        low.stateful("sql_read", box, [source], judged, out, options=options)
     part(box, low, judged, [*schema.names, *answer.names], schema.names)

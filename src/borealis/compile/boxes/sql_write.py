@@ -14,7 +14,9 @@ from borealis.compile.types import POSITION, show, visible
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
 from borealis.diagram.statements import anchored, parameters
+from borealis.kernels.sql_table import SqlTableKernel
 from borealis.kernels.sql_write import REASON as WHY
+from borealis.kernels.step import schema_text
 from borealis.tuples import TIME
 
 PLAIN = (
@@ -24,16 +26,18 @@ PLAIN = (
 
 
 def check(box: SqlWrite, sources: list[DataFrame]) -> None:
-    require_plain(box, sources[0].schema)
+    columns = visible(sources[0]).columns if box.statement is None else parameters(box.statement)
+    require_plain(box, sources[0].schema, columns)
 
 
-def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
+def require_plain(box: SqlWrite | SqlRead, schema: StructType, columns: list[str]) -> None:
     """Refuse parameters that no database has a type for."""
-    for name in parameters(box.statement):
+    for name in columns:
         kind = schema[name].dataType
         if kind.simpleString().split("(")[0] not in PLAIN:
             hint = f'make it text before: map({name}="to_json({name})", ...)'
-            raise box.wrong(f"parameter ':{name}' is {show(kind)}, and a database takes plain values", hint)
+            what = f"column '{name}'" if box.statement is None else f"parameter ':{name}'"
+            raise box.wrong(f"{what} is {show(kind)}, and a database takes plain values", hint)
 
 
 def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
@@ -47,15 +51,22 @@ def lower(box: SqlWrite, low: Lowering) -> None:
     source, judged = box.sources[0], f"{box.name}~judged"
     schema = low.schema(source)
     out = StructType([*schema.fields]).add(WHY, StringType())
+    revised, options = low.revised(source), asking(box)
+    if box.statement is not None:
+        op, options["statement"] = "sql_write", box.statement
+    else:
+        op, history = "sql_table", low.history(box) if revised else None
+        options |= {"table": box.table, "key": list(box.key or ()), "history": history}
+        options["schema"] = schema_text(low.arrow(source))
     # one bucket writes all rows, so that they come into the database in the order of the stream
-    low.stateful("sql_write", box, [source], judged, out, by=[()], options=asking(box))
+    tables = SqlTableKernel.tables if revised else ()
+    low.stateful(op, box, [source], judged, out, by=[()], options=options, tables=tables)
     part(box, low, judged, schema.names, schema.names)
 
 
 def asking(box: SqlWrite | SqlRead) -> dict[str, Any]:
     """What both kernels must know; a file is where the node says it is, wherever its workers run."""
     return {
-        "statement": box.statement,
         "database": anchored(box.database, Path.cwd()),
         "give_up": box.give_up_us,
     }

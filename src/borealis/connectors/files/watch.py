@@ -7,7 +7,7 @@ import glob
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -100,8 +100,8 @@ class WatchSource:
         self._seen: dict[str, tuple[Stamp, float]] = {}  # files not taken yet: how each was last, and since when
         self._stuck: tuple[str, ...] = ()  # Parquet files that do not change any more, without a footer
 
-    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Called by the run: the input, how a row gets its time, and the state directory."""
+    def begin(self, name: str, time: str | TimeOf, home: Path | None, key: Sequence[str] = ()) -> None:
+        """Called by the run: the input, how a row gets its time, and the state directory. Rows say their key."""
         self._name, self.time, self._home = name, TimeOf.of(time), home
         self._stop = threading.Event()  # another run than the one that was stopped
 

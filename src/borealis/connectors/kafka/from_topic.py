@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import pyarrow as pa
 from borealis.connectors.addresses import TopicAddress
 from borealis.connectors.dead_letters import DeadLetters, LetterTarget
 from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent
+from borealis.connectors.kafka.changes import DEBEZIUM, TopicRecords
 from borealis.connectors.kafka.ledger import Base, Batch, Ledger
 from borealis.connectors.kafka.reader import Start, TakenRecords, TopicReader
-from borealis.connectors.records import records
 from borealis.connectors.source import cut
 from borealis.disk import START_OVER
 from borealis.errors import InputError
@@ -57,10 +57,11 @@ class KafkaSource:
         offsets as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, another
         topic by its address (kafka://...), or a function; if left out, `<input>.dead.jsonl` in the state directory.
         `settings` go to librdkafka (`security.protocol`, `sasl.*`, `ssl.*`); `${NAME}` in a value is taken from the
-        environment. `give_up`: how long brokers may be away.
+        environment. `give_up`: how long brokers may be away. `format` is json, csv or arrow; or debezium, changes of a
+        table, for an input with a key. With other formats such an input takes tombstones as deletions.
         """
         confluent()
-        records(format, pa.schema([]))
+        TopicRecords(format, pa.schema([]))
         if until not in (None, NOW):
             raise InputError(f"until={until!r} is no end for a topic", hint="give until='now', or leave it out")
         self.topic, self.brokers = topic, Brokers(brokers, settings or {}, give_up)
@@ -70,14 +71,20 @@ class KafkaSource:
         self._bad = bad
         self._noun = f"topic {topic}"
         self._time: TimeOf | None = None
+        self._key: tuple[str, ...] = ()
         self._home: Path | None = None
         self._reader: TopicReader | None = None
         self._ledger: Ledger | None = None
         self._stopped = False
 
-    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Called by the run: the input, how a row gets its time, and where to keep the ledger."""
-        self._noun, self._time, self._stopped = f"input '{name}'", TimeOf.of(time), False
+    def begin(self, name: str, time: str | TimeOf, home: Path | None, key: Sequence[str] = ()) -> None:
+        """Called by the run: the input, how a row gets its time, where to keep the ledger, and what names a row."""
+        self._noun, self._time, self._stopped, self._key = f"input '{name}'", TimeOf.of(time), False, tuple(key)
+        if self.format == DEBEZIUM and not key:
+            raise InputError(
+                f"{self._noun} has no key, by which Debezium's changes could replace and delete its rows",
+                hint="name it, and how far back rows are corrected: key='id', history='1 hour'",
+            )
         if home is None:
             return
         home.mkdir(parents=True, exist_ok=True)
@@ -126,7 +133,7 @@ class KafkaSource:
 
     def reader(self, schema: pa.Schema) -> TopicReader:
         """A reader of the topic, at no offset yet."""
-        return TopicReader(self.brokers, self.topic, self.format, schema, self._time, self._noun)
+        return TopicReader(self.brokers, self.topic, self.format, schema, self._time, self._noun, self._key)
 
     def bury(self, taken: TakenRecords) -> None:
         """Keep the records that could not be read, before anything behind them is handed on."""

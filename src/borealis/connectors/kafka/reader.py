@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from borealis.clock import WALL
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
+from borealis.connectors.kafka.changes import TopicRecords
 from borealis.connectors.kafka.ledger import OffsetRange
 from borealis.connectors.kafka.partitions import PARTITION_BYTES, BadRecord, Partition, PartitionChunk, cut, merged
-from borealis.connectors.records import decode, records
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import Int64s
@@ -51,6 +51,7 @@ class _Fetched:
     partition: Int64s
     offset: Int64s
     values: list[bytes | None]
+    keys: list[bytes | None]  # if they are wanted
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,19 @@ class TopicReader:
     """Reads a topic from given offsets on. For one thread; `presence.stop` may come from another."""
 
     def __init__(
-        self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: TimeOf | None, noun: str
+        self,
+        brokers: Brokers,
+        topic: str,
+        format_: str,
+        schema: pa.Schema,
+        time: TimeOf | None,
+        noun: str,
+        key: Sequence[str] = (),
     ) -> None:
         self.topic, self.what = topic, noun
         self._kafka = confluent()
         self._schema, self._time = schema, time
-        self._records = records(format_, schema)
+        self._records = TopicRecords(format_, schema, time, key)
         self.presence = Presence(noun, brokers, InputError)
         self._timings = brokers.timings
         self._partitions: dict[int, Partition] = {}
@@ -332,7 +340,8 @@ class TopicReader:
                     events += [messages[i] for i in others]
                     messages = [one for one in messages if one.error() is None]
                 numbers, offsets = (np.array(list(map(of, messages)), np.int64) for of in (kind.partition, kind.offset))
-                found.append(_Fetched(numbers, offsets, list(map(kind.value, messages))))
+                keys = list(map(kind.key, messages)) if self._records.reads_keys else []
+                found.append(_Fetched(numbers, offsets, list(map(kind.value, messages)), keys))
         return found, events
 
     def _decoded(self, fetched: Sequence[_Fetched], events: Sequence[Any]) -> list[_DecodedRecords | Any]:
@@ -340,11 +349,10 @@ class TopicReader:
         found: list[_DecodedRecords | Any] = []
         for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
             mine = [np.flatnonzero(one.partition == number) for one in fetched]
-            values: list[bytes | None] = []
-            for one, at in zip(fetched, mine, strict=True):
-                values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
+            values = _chosen([one.values for one in fetched], mine)
+            keys = _chosen([one.keys for one in fetched], mine) if self._records.reads_keys else []
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
-            made = decode(values, self._records, self._schema, self._time)
+            made = self._records.decode(values, keys)
             bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in made.bad]
             found.append(_DecodedRecords(number, int(offsets[-1]) + 1, made.rows, offsets[made.record], bad))
         return [*found, *events]
@@ -398,6 +406,14 @@ class TopicReader:
     def close(self) -> None:
         self._other.shutdown(cancel_futures=True)
         self._consumer.close()
+
+
+def _chosen(lists: Sequence[list[bytes | None]], places: Sequence[Int64s]) -> list[bytes | None]:
+    """What stands at these places of each list, end to end."""
+    found: list[bytes | None] = []
+    for some, at in zip(lists, places, strict=True):
+        found += some if len(at) == len(some) else [some[i] for i in at.tolist()]
+    return found
 
 
 @contextmanager

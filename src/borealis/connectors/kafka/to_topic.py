@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from borealis.errors import BorealisError, OutputError
 from borealis.machine import HERE
 from borealis.state.delta import from_stream, to_stream
 
-OPTIONS = ("format", "key", "transactions", "give_up")
+OPTIONS = ("format", "key", "table", "transactions", "give_up")
+FLAGS = ("table", "transactions")  # that are on or off
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
 ROWS_AT_ONCE = 200_000  # of one transaction, unless a single train has more
 
@@ -73,7 +74,8 @@ class KafkaSink:
         brokers: str,
         *,
         format: str = "json",
-        key: str | None = None,
+        key: str | Sequence[str] = (),
+        table: bool = False,
         transactions: bool = True,
         settings: Mapping[str, Any] | None = None,
         give_up: str = GIVE_UP,
@@ -81,14 +83,23 @@ class KafkaSink:
         """A topic as an output, written in transactions: its readers must read only what is committed.
 
         Without `transactions` rows are there some milliseconds sooner, for all readers; after a crash some may come
-        twice. `key` names the column whose values are the records' keys, and so choose the partition. `format` is json
-        (an object a row), csv (a line a row, no header) or arrow (one stream for many rows). `settings` and `give_up`
-        as for `kafka.source`.
+        twice. `key` names the column whose values are the records' keys, and so choose the partition; of several, the
+        keys are objects. `format` is json (an object a row), csv (a line a row, no header) or arrow (one stream for
+        many rows). `settings` and `give_up` as for `kafka.source`.
+
+        With `table` the topic is what stands of the output, for topics that are compacted: a row is a record under its
+        key, and one that goes is a tombstone. The key must tell rows apart: of two with the same, the last one counts.
         """
         confluent()
-        Rendering(format, None, pa.schema([pa.field("any", pa.int64())]))
+        Rendering(format, (), pa.schema([pa.field("any", pa.int64())]))
+        key = (key,) if isinstance(key, str) else tuple(key)
+        if table and not key:
+            raise OutputError(
+                f"topic {topic} is to be a table, and has no key by which rows are replaced and deleted",
+                hint="name the columns that tell its rows apart: key='id', in an address key=id,day",
+            )
         self.topic, self.brokers = topic, Brokers(brokers, settings or {}, give_up)
-        self.format, self.key, self.transactions = format, key, transactions
+        self.format, self.key, self.table, self.transactions = format, key, table, transactions
         self.durable = False
         self._home: Path | None = None
         self._schema: pa.Schema = pa.schema([])
@@ -109,6 +120,10 @@ class KafkaSink:
         noun = f"topic {self.topic}"
         return TopicWriter(self.brokers, self.topic, name, noun, transactions=self.transactions)
 
+    def rendering(self, schema: pa.Schema) -> Rendering:
+        """How rows of these columns become its records."""
+        return Rendering(self.format, self.key, schema, self.table)
+
     def keep(self, home: Path | None) -> KafkaSink:
         """Called by the run, before `open`: a directory for rows that are not in the topic yet."""
         self._home, self.durable = home, home is not None
@@ -124,7 +139,7 @@ class KafkaSink:
             while self._flushed and self._flushed[-1].stop > self._position:
                 self._flushed.pop().drop()
             return
-        self._schema, self._rendering = schema, Rendering(self.format, self.key, schema)
+        self._schema, self._rendering = schema, self.rendering(schema)
         self._position, self._flushed = resume or 0, deque()
         found = self._look_up() if self._home is not None else []
         writer = self.writer(self._name())
@@ -299,6 +314,9 @@ def sink_at(url: str) -> KafkaSink:
     """A topic as an output, by its address: kafka://localhost:9092/per-source?key=src."""
     address = TopicAddress.parse(url, OPTIONS)
     options: dict[str, Any] = dict(address.options)
-    if "transactions" in options:
-        options["transactions"] = flag(f"topic {address.topic}", "transactions", options["transactions"])
+    for name in FLAGS:
+        if name in options:
+            options[name] = flag(f"topic {address.topic}", name, options[name])
+    if "key" in options:
+        options["key"] = [name.strip() for name in options["key"].split(",")]
     return KafkaSink(address.topic, address.brokers, settings=address.settings, **options)

@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from borealis.clock import WALL
-from borealis.connectors.files.text import CsvLines, JsonLines, plain, render
+from borealis.connectors.files.text import CsvLines, JsonLines, TextFormat, plain, render
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
+from borealis.kernels.kinds import adds, kinds_of, row_numbers
 from borealis.state.delta import to_stream
-from borealis.tuples import halves
+from borealis.tuples import HEADER, KIND, Int8s, halves
 
 REFUSALS_MOST = 5  # of a transaction, by brokers that are there
 ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte by default
@@ -33,37 +35,76 @@ class Position:
 
 
 class Rendering:
-    """How rows become records."""
+    """How rows become records. With `table` the topic is a table: a record is the row under its key, or takes it away.
 
-    def __init__(self, format_: str, key: str | None, schema: pa.Schema) -> None:
+    One column is a key by its text, several are an object. So is, in a table, what would be read as something else.
+    """
+
+    def __init__(self, format_: str, key: Sequence[str], schema: pa.Schema, table: bool = False) -> None:
         if format_ not in FORMATS:
             hint = did_you_mean(format_, FORMATS)
             raise OutputError(f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=hint)
-        if key is not None and key not in schema.names:
-            hint = did_you_mean(key, schema.names)
-            raise OutputError(f"no column '{key}' for the key (has: {', '.join(schema.names)})", hint=hint)
-        if format_ == "arrow" and key is not None:
+        names = [name for name in schema.names if name != KIND or not table]
+        for name in key:
+            if name not in names:
+                hint = did_you_mean(name, names)
+                raise OutputError(f"no column '{name}' for the key (has: {', '.join(names)})", hint=hint)
+        if format_ == "arrow" and key:
             raise OutputError("records of Arrow hold many rows and have no key", hint="leave out key, or write json")
-        self._format, self._key = format_, key
+        self._format, self._key, self._table = format_, list(key), table
         if format_ != "arrow":
             (JsonLines() if format_ == "json" else CsvLines()).check(schema)
 
-    def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
-        """Values, and keys if there are any."""
-        if self._format == "arrow":
-            return [to_stream(part).to_pybytes() for part in halves(rows, ARROW_BYTES_MOST)], None
-        if self._format == "json":
-            values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
-        else:
-            values = [
-                line[:-1]
-                for batch in rows.combine_chunks().to_batches()
-                for line in CsvLines().lines(batch).cast(pa.binary()).to_pylist()
+    def records(self, rows: pa.Table) -> tuple[list[bytes | None], list[bytes | None] | None]:
+        """Values, none of a row that goes from a table, and keys if there are any."""
+        if not self._table:
+            return self._values(rows), self._keys(rows) if self._key else None
+        kind = kinds_of(rows)
+        rows = rows.select([name for name in rows.column_names if name != KIND])
+        values, keys = self._values(rows), self._keys(rows)
+        return (values, keys) if adds(kind).all() else _changes(rows, kind, values, keys)
+
+    def _keys(self, rows: pa.Table) -> list[bytes | None]:
+        columns = rows.select(self._key)
+        if len(self._key) > 1:
+            return _lines(columns, JsonLines())
+        texts: list[bytes | None] = plain(columns[0].combine_chunks()).cast(pa.binary()).to_pylist()
+        if self._table and any(text is None or text.startswith((b"{", b'"')) for text in texts):
+            objects = _lines(columns, JsonLines())
+            return [
+                whole if text is None or text.startswith((b"{", b'"')) else text
+                for text, whole in zip(texts, objects, strict=True)
             ]
-        if self._key is None:
-            return values, None
-        column = rows[self._key].combine_chunks()
-        return values, plain(column).cast(pa.binary()).to_pylist()
+        return texts
+
+    def _values(self, rows: pa.Table) -> list[bytes | None]:
+        if self._format == "arrow":
+            return [to_stream(part).to_pybytes() for part in halves(rows, ARROW_BYTES_MOST)]
+        if self._format == "json":
+            return [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
+        return _lines(rows, CsvLines())
+
+
+def _lines(rows: pa.Table, form: TextFormat) -> list[bytes | None]:
+    """Each row by itself, which may have line breaks in it."""
+    batches = rows.combine_chunks().to_batches()
+    return [line[:-1] for batch in batches for line in form.lines(batch).cast(pa.binary()).to_pylist()]
+
+
+def _changes(
+    rows: pa.Table, kind: Int8s, values: list[bytes | None], keys: list[bytes | None]
+) -> tuple[list[bytes | None], list[bytes | None]]:
+    """What changes make of a table, as records: the rows that came, and no value under the keys of those that went.
+
+    What came and went again is neither, and a key is no longer that of a row that went if another row has got it.
+    """
+    users = rows.drop_columns([name for name in HEADER if name in rows.column_names])
+    which, signs = row_numbers(users, np.zeros(len(rows), np.int64)), np.where(adds(kind), 1, -1)
+    total = np.bincount(which, signs)[which]
+    places = np.flatnonzero(signs * total > 0).tolist()
+    come = {keys[i] for i in places if signs[i] > 0}
+    found = [i for i in places if signs[i] > 0 or keys[i] not in come]
+    return [values[i] if signs[i] > 0 else None for i in found], [keys[i] for i in found]
 
 
 class TopicWriter:
@@ -131,7 +172,7 @@ class TopicWriter:
 
     # -- transactions
 
-    def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+    def publish(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, position: Position) -> None:
         """Write records and the position behind them. When this returns, the broker has both."""
         refusals = 0
         while True:
@@ -166,7 +207,9 @@ class TopicWriter:
             )
         return found == position
 
-    def _transaction(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+    def _transaction(
+        self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, position: Position
+    ) -> None:
         producer, group, offset = self._producer, self._group, self._offset(position)
         producer.begin_transaction()
         self._produce(values, keys)
@@ -177,7 +220,7 @@ class TopicWriter:
         )
         producer.commit_transaction(self._timings.commit_s)
 
-    def _plainly(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+    def _plainly(self, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, position: Position) -> None:
         failed: list[Any] = []
 
         def delivered(error: Any, _: Any) -> None:
@@ -220,7 +263,10 @@ class TopicWriter:
             raise self._kafka.KafkaException(code(code._TIMED_OUT, "the position was not taken in time"))
 
     def _produce(
-        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, delivered: Callable[..., None] | None = None
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        delivered: Callable[..., None] | None = None,
     ) -> None:
         topic, produce = self.topic, self._producer.produce
         for i, value in enumerate(values):

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from borealis.diagram import sql
 from borealis.diagram.boxes.base import Box, Names, flat
+from borealis.diagram.boxes.history import is_again_for
 from borealis.diagram.durations import CountWindow, Duration, Window, parse
 from borealis.diagram.names import require_columns, require_distinct, require_free
 from borealis.errors import DiagramError
@@ -21,6 +22,7 @@ from borealis.errors import DiagramError
 START = "window_start"
 END = "window_end"
 TIMED_OUT = "timed_out"  # only with a timeout
+REPLAYED = 2  # arrows into it, where one brings rows again
 
 
 class AggregatingBox(Box):
@@ -61,6 +63,7 @@ class Aggregate(AggregatingBox):
     count: int | None = Field(default=None, description="write a number of tuples, such as count: 100")
     every: int | None = Field(default=None, description="write a number of tuples, such as every: 10")
     timeout: Duration | None = None
+    history_at: str | None = None  # the input that gives rows again when one goes, so that they are not kept here
     exprs: dict[str, str] = Field(description="name each aggregate, such as exprs: {n: count(*)}")
 
     @model_validator(mode="before")
@@ -87,6 +90,17 @@ class Aggregate(AggregatingBox):
             CountWindow(self.count, self.every)  # refuses numbers that cannot be
         return self
 
+    def check_arity(self) -> None:
+        """With `history_at` a second arrow brings the rows that are given again; a pass draws it."""
+        if self.history_at is None or self.replay is None or len(self.sources) > REPLAYED:
+            super().check_arity()
+
+    @property
+    def replay(self) -> str | None:
+        """The arrow on which rows come again."""
+        made = self.sources[1:REPLAYED]
+        return made[0] if made and is_again_for(self.name, made[0]) else None
+
     @property
     def over(self) -> Window | CountWindow:
         timeout = None if self.timeout is None else parse(self.timeout)
@@ -103,13 +117,6 @@ class Aggregate(AggregatingBox):
     def slide_us(self) -> int:
         """The distance from one window's start to the next one's; 0 if windows are counted in tuples."""
         return 0 if self.slide is None else parse(self.slide)
-
-    @property
-    def unrevised(self) -> str:  # type: ignore[override]
-        """Of windows of time everything is known for as long as it may change."""
-        if self.count is not None:
-            return "its windows are counted"
-        return "" if self.timeout is None else "its windows have a timeout"
 
     @property
     def operator_class(self) -> str:  # type: ignore[override]
@@ -169,5 +176,6 @@ class Aggregate(AggregatingBox):
         size, slide = (self.size, self.slide) if self.count is None else (f"{self.count} tuples", self.every)
         window = f"{size}" if tumbles else f"{size} every {slide}"
         window += "" if self.timeout is None else f", timeout {self.timeout}"
+        window += "" if self.history_at is None else f", history at {self.history_at}"
         groups = f" by {', '.join(self.by)}" if self.by else ""
         return f"aggregate{groups} over {window}: " + ", ".join(f"{name} = {flat(e)}" for name, e in self.exprs.items())

@@ -28,6 +28,7 @@ class Box(Frozen):
     operator_class: ClassVar[str]  # its place in the operator taxonomy, one of CLASSES
     class_reason: ClassVar[str] = ""  # why its operator class is what it is
     unrevised: ClassVar[str] = ""  # why it cannot take rows that correct earlier ones; empty if it can
+    holds_revised: ClassVar[bool] = False  # it has state where its tuples can be corrected: of those that still can
     outside: ClassVar[bool] = False  # it changes something that no commit of ours can take back
     expression_fields: ClassVar[tuple[str, ...]] = ()  # parameters that hold Spark SQL
     span_fields: ClassVar[tuple[str, ...]] = ()  # parameters that are lengths of time, more than zero

@@ -23,7 +23,6 @@ class BSort(Box):
     """
 
     kind: ClassVar[str] = "bsort"
-    unrevised: ClassVar[str] = "it cannot take rows back yet"
     operator_class: ClassVar[str] = "deterministic"
     stateful: ClassVar[bool] = True
     expression_fields: ClassVar[tuple[str, ...]] = ("value",)

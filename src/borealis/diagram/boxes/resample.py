@@ -24,7 +24,6 @@ class Resample(AggregatingBox):
     """
 
     kind: ClassVar[str] = "resample"
-    unrevised: ClassVar[str] = "it cannot take rows back yet"
     operator_class: ClassVar[str] = "convergent-capable"
     class_reason: ClassVar[str] = "several tuples make one result, in windows around the tuples of the first stream"
     sources_min: ClassVar[int] = 2

@@ -11,14 +11,15 @@ from borealis.diagram.boxes.base import flat
 from borealis.diagram.boxes.sql_write import DatabaseBox
 from borealis.diagram.durations import Duration
 from borealis.diagram.names import require_distinct
-from borealis.diagram.statements import DATABASE, GIVE_UP
+from borealis.diagram.statements import DATABASE, GIVE_UP, check_statement
 
 
 class SqlRead(DatabaseBox):
     """Asks a question for each tuple; a tuple comes out for each row of the answer, with its columns behind.
 
     The columns of the answer are `gives`, in that order; an answer that does not fit them goes to `<name>.bad` with the
-    reason. Without `stable` the table may change: a backup that asks again may get another answer.
+    reason. Without `stable` the table may change: a backup that asks again may get another answer. A tuple that is
+    taken back leaves with the answer that it got when it came.
     """
 
     kind: ClassVar[str] = "sql_read"
@@ -53,6 +54,7 @@ class SqlRead(DatabaseBox):
 
     def examine(self, inputs: list[list[str]]) -> None:
         super().examine(inputs)
+        check_statement(self.statement, inputs[0], reads=True)
         require_distinct(self.columns(inputs))
 
     def plain(self) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.boxes.base import Box, Names, flat
 from borealis.diagram.durations import Duration, parse
-from borealis.diagram.statements import DATABASE, GIVE_UP, check_database, check_statement
+from borealis.diagram.names import require_columns
+from borealis.diagram.statements import DATABASE, GIVE_UP, check_database, check_statement, check_table
 from borealis.errors import DiagramError
 
 BAD = ".bad"
@@ -19,10 +20,9 @@ class DatabaseBox(Box):
     """What boxes that ask or change a database share; what it refuses goes to `<name>.bad`, with the reason."""
 
     span_fields: ClassVar[tuple[str, ...]] = ("give_up",)
-    unrevised: ClassVar[str] = "it cannot take rows back yet"
+    holds_revised: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # fields of each, in its own order: that of the YAML form
-        statement: str
         database: str
         give_up: str
 
@@ -40,7 +40,6 @@ class DatabaseBox(Box):
 
     def examine(self, inputs: list[list[str]]) -> None:
         check_database(self.database)
-        check_statement(self.statement, inputs[0], reads=not self.outside)
         taken = [name for name in inputs[0] if name.lower() == REASON]
         if taken:
             hint = f"the arrow {BAD} has a {REASON} of its own: rename yours with a map"
@@ -50,7 +49,8 @@ class DatabaseBox(Box):
 class SqlWrite(DatabaseBox):
     """Runs a statement for each tuple, exactly once; what the database refuses goes to `<name>.bad` with the reason.
 
-    Parameters are columns: `INSERT INTO alerts (src, n) VALUES (:src, :n)`.
+    Parameters are columns: `INSERT INTO alerts (src, n) VALUES (:src, :n)`. In place of a statement, a table with a
+    key: a tuple replaces the row of the table that has its key, and one that takes it back deletes that row.
     """
 
     kind: ClassVar[str] = "sql_write"
@@ -58,9 +58,35 @@ class SqlWrite(DatabaseBox):
     class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
     outside: ClassVar[bool] = True
 
-    statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
+    statement: str | None = Field(default=None, description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
+    table: str | None = Field(default=None, description="name a table, such as alerts or public.alerts")
+    key: Names | None = Field(default=None, description="name the columns by which a row of the table is found")
     database: str = DATABASE
     give_up: Duration = GIVE_UP
 
+    @model_validator(mode="after")
+    def _one_way_to_write(self) -> SqlWrite:
+        if (self.statement is None) == (self.table is None):
+            what = "neither a statement nor a table" if self.table is None else "both a statement and a table"
+            raise DiagramError(what, hint="write a statement=, or name the table= to keep, and its key=")
+        if (self.table is None) != (not self.key):
+            what = "a key without a table" if self.key else "a table without a key"
+            raise DiagramError(what, hint="say table='bills', key='id': the key finds the row that a tuple replaces")
+        return self
+
+    @property
+    def unrevised(self) -> str:  # type: ignore[override]
+        """A table is kept by its key; what any other statement did is not known."""
+        return "" if self.table is not None else "no statement can be taken back; say table= and key= in its place"
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        super().examine(inputs)
+        if self.statement is not None:
+            check_statement(self.statement, inputs[0], reads=False)
+        if self.table is not None:
+            check_table(self.table, self.database)
+            require_columns(self.key or (), inputs[0])
+
     def describe(self) -> str:
-        return f"sql_write to {self.database}: {flat(self.statement)}"
+        by = f"table {self.table} by {', '.join(self.key or ())}"
+        return f"sql_write to {self.database}: {by if self.statement is None else flat(self.statement)}"

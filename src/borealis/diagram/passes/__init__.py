@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from borealis.diagram.passes import arrows, columns, cycles, ends, expressions, names, revisions, windows
+from borealis.diagram.passes import arrows, columns, cycles, ends, expressions, names, replays, revisions, windows
 from borealis.diagram.spec import Spec
 
 Pass = Callable[[Spec], Spec]
@@ -23,9 +23,10 @@ SOUND: tuple[Pass, ...] = (
     columns.check,
     expressions.check,
     revisions.check,
+    replays.check,
 )
 
-PASSES: tuple[Pass, ...] = (*SOUND, ends.check, revisions.rewrite)
+PASSES: tuple[Pass, ...] = (*SOUND, ends.check, revisions.rewrite, replays.rewrite)
 
 
 def checked(spec: Spec, passes: tuple[Pass, ...] | None = None) -> Spec:

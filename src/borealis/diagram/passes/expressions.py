@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from borealis.diagram.boxes import Box
 from borealis.diagram.harmless import require_harmless
-from borealis.diagram.spec import Input, Spec
+from borealis.diagram.spec import Input, Output, Spec
 from borealis.errors import DiagramError
 
 
 def check(spec: Spec) -> Spec:
-    parts: list[Input | Box] = [*spec.inputs, *spec.boxes]
+    parts: list[Input | Box | Output] = [*spec.inputs, *spec.boxes, *spec.outputs]
     for one in parts:
         for expression in one.expressions:
             try:

@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 
 from borealis.connectors.files.formats import EmptyFileError, ReadSpec
 from borealis.connectors.files.suffixes import is_packed, open_text
-from borealis.connectors.records import UNCLOSED, CsvOptions, CsvRecords, Decoded, decode, dialect
+from borealis.connectors.records import UNCLOSED, CsvOptions, CsvRecords, Decoded, decode, dialect, unfit
 from borealis.errors import InputError
 from borealis.values.fit import match_columns
 
@@ -50,7 +50,7 @@ def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
                     yield batch.num_rows
                     continue
                 rows = reader.rows(batch.columns)
-                if how.time is not None and how.time.until_fault(rows)[1] is not None:
+                if how.time is not None and unfit(rows, how.time):
                     break
                 yield Decoded(rows, np.arange(rows.num_rows), [], str)
                 done += rows.num_rows
