@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
 LONG_PYTEST := $(PYTEST)  # CI's own repeats what failed
+QUICK_PYTEST := $(PYTEST)
 export PYTHONDONTWRITEBYTECODE :=  # every process of ours would compile all it imports
 
 .PHONY: help setup demo test check sim bench chaos clean
@@ -45,7 +46,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy & types=$$!; \
-	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),$(EXAMPLES)) $(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) \
+	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),$(EXAMPLES)) $(QUICK_PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) \
 	  -n 3 --dist worksteal --durations=15; tests=$$?; \
 	wait $$types && exit $$tests  # tests wait, too: a third lane, and types meanwhile, fill two cores
 
@@ -53,6 +54,7 @@ sim: setup
 	$(BIN)/borealis sim --seeds 500
 
 test: EXAMPLES := quick
+test: QUICK_PYTEST = $(LONG_PYTEST)
 test: check sim
 	$(LONG_PYTEST) $(CLUSTERS) --durations=10
 	$(LONG_PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile \

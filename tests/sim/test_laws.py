@@ -29,8 +29,7 @@ from borealis.sim.diagrams import spec_of, yaml_of
 from borealis.sim.plan import Options, drawn_plan
 from borealis.sim.programs import Programs
 from borealis.sim.run import Run, Subject
-from borealis.sim.shapes import FIXED, rows
-from borealis.tuples import KIND, Kind
+from borealis.sim.shapes import rows
 from postgres import Embedded
 
 pytestmark = pytest.mark.spark
@@ -271,34 +270,6 @@ def test_nothing_is_lost_where_the_next_unit_dies_with_it(programs: Programs, ap
         found = run_with_deaths(town, spec, tables, ["slim"], [(rng.uniform(0.2, 0.8), "u1")])
     wanted = Counter(n for table in tables.values() for n in table["n"].to_pylist())
     assert not wanted - Counter(found["slim"].column("n"))
-
-
-# -- corrections
-
-
-REPLAYED = f"""borealis: 1
-name: replayed
-inputs:
-  fixed: {FIXED}
-boxes:
-  first: {{filter: {{from: fixed, predicate: k <> 4}}}}
-  most: {{aggregate: {{from: first, by: [k], size: 100 ms, slide: 50 ms, exprs: {{n: max(n)}}, history_at: fixed}}}}
-outputs: {{most: most}}
-"""
-
-
-@pytest.mark.parametrize("approach", ["passive", "active"])
-def test_rows_that_come_again_do_so_whatever_dies(programs: Programs, approach: str) -> None:
-    """A pane that lost a row is folded from what the history gives again: also by the copy that took over."""
-    spec, tables = Spec.from_yaml(REPLAYED), {"fixed": pa.Table.from_batches([rows("fixed", 0, 4 * ROWS)])}
-    found = []
-    for deaths in ([], [(0.25, "u1"), (0.2, "u1")]):
-        with Simulated(programs, 3) as town:
-            town.deploy(REPLAYED, ha=approach, guarantee="precise")
-            found.append(run_with_deaths(town, spec, tables, ["most"], deaths)["most"].table)
-    assert found[0].num_rows > 50
-    assert {Kind.DELETION, Kind.UPDATE_AFTER} <= set(found[0][KIND].to_pylist())
-    assert found[0].equals(found[1])
 
 
 # -- databases

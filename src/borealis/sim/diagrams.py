@@ -7,13 +7,11 @@ known by the text of its file, wherever one of these is by its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from random import Random
 
 from borealis.diagram import passes
-from borealis.diagram.cut import Piece, cut
+from borealis.diagram.cut import cut
 from borealis.diagram.protection import APPROACHES, GUARANTEES, Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
@@ -107,6 +105,16 @@ DIAGRAMS: dict[str, Group] = GROUPS | {
         ),
         {"first": "first", "counted": "counted", "totals": "totals"},
     ),
+    "replayed": _group(
+        {"fixed": FIXED},
+        (
+            "few: {filter: {from: fixed, predicate: k <> 4}}",
+            "top: {aggregate: {from: few, by: [k], size: 80 ms, slide: 40 ms, history_at: fixed, exprs: {n: max(n)}}}",
+            "totals: {aggregate: {from: top, size: 200 ms, exprs: {windows: count(*), n: max(n)}}}",
+            "shown: {map: {from: totals, exprs: {windows: windows, n: 2 * n}}}",
+        ),
+        {"top": "top", "shown": "shown"},
+    ),
     "rematched": _group(
         {"fixed": FIXED, "other": OTHERS},
         (
@@ -116,24 +124,6 @@ DIAGRAMS: dict[str, Group] = GROUPS | {
         {"paired": "paired", "pairs": "pairs"},
     ),
 }
-
-
-@dataclass(frozen=True)
-class DrawnDiagram:
-    """A named diagram and how it is run. The YAML has no protection: that goes with the deployment."""
-
-    name: str
-    cuts: tuple[str, ...]  # boxes before which to cut
-    approach: str
-    guarantee: str
-
-    @property
-    def yaml(self) -> str:
-        return yaml_of(self.name)
-
-    @property
-    def pieces(self) -> list[Piece]:
-        return cut(spec_of(self.name), self.cuts)
 
 
 def is_named(diagram: str) -> bool:
@@ -164,7 +154,10 @@ def cuts_of(diagram: str) -> list[tuple[str, ...]]:
     most = max(UNITS_MAX, len(cut(spec)))
     for count in range(UNITS_MAX):
         for some in combinations([box.name for box in spec.topological()], count):
-            units = tuple(piece.boxes for piece in cut(spec, some))
+            try:
+                units = tuple(piece.boxes for piece in cut(spec, some))
+            except DiagramError:  # what must stay together
+                continue
             if len(units) <= most:
                 found.setdefault(units, some)
     return list(found.values())
@@ -190,10 +183,3 @@ def ways_of(diagram: str) -> list[tuple[tuple[str, ...], str, str]]:
     """All ways to run a diagram: cuts, approach, guarantee."""
     spec = spec_of(diagram)
     return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts)]
-
-
-def drawn_diagram(rng: Random) -> DrawnDiagram:
-    """One of DIAGRAMS, cut and protected in one of the ways that it can be."""
-    name = rng.choice(list(DIAGRAMS))
-    cuts = rng.choice(cuts_of(name))
-    return DrawnDiagram(name, cuts, *rng.choice(allowed(spec_of(name), cuts)))

@@ -76,7 +76,7 @@ class Weather:
             late_s=rng.choice((0.03, 0.03, 0.3)),
             sync_s=rng.choice((0.002, 0.002, 0.0, 0.03)),
             train_s=rng.choice((0.003, 0.003, 0.001, 0.02, 0.1)),
-            batch_s=rng.choice((0.5, 0.5, 0.2, 1.0)),
+            batch_s=rng.choice((0.5, 0.5, 0.3, 1.0)),
         )
 
 
@@ -222,10 +222,10 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         how = ", ".join(word for word in (options.approach, options.guarantee) if word) or "any approach"
         can = "can be" if options.diagram is None else "be"
         raise DiagramError(f"{which} {can} protected with {how}", hint="`borealis explain --ha` says why")
-    # each approach and guarantee alike, however many ways there are to cut for it
-    kinds = list(dict.fromkeys((way[2], way[3]) for way in ways))
-    kind = kinds[rng.randrange(len(kinds))]
-    name, cuts, approach, guarantee = rng.choice([way for way in ways if way[2:] == kind])
+    # each approach and guarantee alike, and for it each diagram, however many ways there are to cut it
+    kind = rng.choice(list(dict.fromkeys(way[2:] for way in ways)))
+    drawn = rng.choice(list(dict.fromkeys(way[0] for way in ways if way[2:] == kind)))
+    name, cuts, approach, guarantee = rng.choice([way for way in ways if (way[0], *way[2:]) == (drawn, *kind)])
     durable = rng.random() < 0.5
     faults = drawn_faults(rng, options, nodes)
     lean = rng.random() < LEAN

@@ -47,7 +47,7 @@ PROTECTED_S = 30.0  # after the last fault, until everything is protected again
 LOST_S = 60.0  # the same where no copy of a unit was left: the coordinator waits a while before it starts from nothing
 ROWS_S = 15.0  # after the last fault, until every output gives what was published since
 END_S = 20.0  # for the end to pass through everything
-LOOK_S = 0.1  # between two looks
+LOOK_S = 0.2  # between two looks
 RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")

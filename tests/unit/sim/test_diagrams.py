@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,8 @@ from borealis.diagram.cut import cut
 from borealis.diagram.spec import Input, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.errors import InputError
-from borealis.sim.diagrams import DIAGRAMS, UNITS_MAX, allowed, cuts_of, drawn_diagram, spec_of, yaml_of
+from borealis.sim.diagrams import DIAGRAMS, UNITS_MAX, allowed, cuts_of, spec_of, yaml_of
+from borealis.sim.plan import Options, drawn_plan
 from borealis.sim.rows import Drawn
 from borealis.sim.shapes import rows
 from borealis.tuples import KIND
@@ -56,13 +56,11 @@ def test_what_cannot_be_promised_is_not_drawn() -> None:
     assert ("upstream-backup", "precise") in allowed(spec_of("single"), ())
 
 
-def test_a_seed_draws_the_same_and_seeds_draw_all_diagrams() -> None:
-    assert [drawn_diagram(Random(seed)) for seed in range(50)] == [drawn_diagram(Random(seed)) for seed in range(50)]
-    assert {drawn_diagram(Random(seed)).name for seed in range(100)} == DIAGRAMS.keys()
-    for seed in range(20):
-        one = drawn_diagram(Random(seed))
-        assert (one.approach, one.guarantee) in allowed(spec_of(one.name), one.cuts)
-        assert len(one.pieces) <= UNITS_MAX
+def test_seeds_draw_all_diagrams_and_only_ways_that_are_allowed() -> None:
+    plans = [drawn_plan(seed, Options()) for seed in range(200)]
+    assert {plan.name for plan in plans} == DIAGRAMS.keys()
+    for plan in plans[:20]:
+        assert (plan.approach, plan.guarantee) in allowed(spec_of(plan.name), plan.cuts)
 
 
 @pytest.mark.parametrize("slack_us", [0, 3_000])
