@@ -3,9 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest -q
-LONG_PYTEST := $(PYTEST)  # CI's own repeats what failed
-QUICK_PYTEST := $(PYTEST)
+PYTEST := $(BIN)/python -m pytest -q  # CI's own repeats what failed
 export PYTHONDONTWRITEBYTECODE :=  # every process of ours would compile all it imports
 
 .PHONY: help setup demo test check sim bench chaos clean
@@ -23,7 +21,7 @@ setup: $(READY)
 
 LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention revisions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
-EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
+SOME := -m 'not long'  # of the quick tests
 # several nodes keep two cores busy: one test at a time
 CLUSTERS := tests/cluster tests/chaos/test_failures.py
 
@@ -46,18 +44,19 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy & types=$$!; \
-	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),$(EXAMPLES)) $(QUICK_PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) \
+	$(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) $(SOME) \
 	  -n 3 --dist worksteal --durations=15; tests=$$?; \
 	wait $$types && exit $$tests  # tests wait, too: a third lane, and types meanwhile, fill two cores
 
 sim: setup
 	$(BIN)/borealis sim --seeds 500
 
-test: EXAMPLES := quick
-test: QUICK_PYTEST = $(LONG_PYTEST)
-test: check sim
-	$(LONG_PYTEST) $(CLUSTERS) --durations=10
-	$(LONG_PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile \
+test: SOME :=
+test: check
+	nice $(BIN)/borealis sim --seeds 500 & seeds=$$!; \
+	$(PYTEST) $(CLUSTERS) --durations=10; tests=$$?; \
+	wait $$seeds && exit $$tests  # a cluster waits for much: seeds have what it leaves
+	$(PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile \
 	  --no-loadscope-reorder --durations=30  # the longest files first: a lane that begins one late ends alone
 
 bench: setup

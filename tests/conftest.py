@@ -26,19 +26,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {archive_fl
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("brief", max_examples=4, derandomize=True, **CALM)  # for `make check`
-settings.register_profile("quick", max_examples=10, derandomize=True, **CALM)  # the same every time, as CI wants it
+settings.register_profile("quick", max_examples=5, derandomize=True, **CALM)  # the same every time, as CI wants it
 settings.register_profile("deep", max_examples=500, **CALM)
 settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phase.generate], **CALM)  # no shrinking
-PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
-settings.load_profile(PROFILE)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The brief profile leaves out what is long."""
-    if PROFILE == "brief":
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="session")

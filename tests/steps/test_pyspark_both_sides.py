@@ -1,6 +1,6 @@
 """A running diagram's streams as source and sink of PySpark jobs: in this process, and in another one that is killed.
 
-Failures print the seed; `BOREALIS_CHAOS_SEED=n` replays its choices. `BOREALIS_CHAOS=full` kills 12 times.
+Kills are for `BOREALIS_CHAOS=full`: 12 of them. Failures print the seed; `BOREALIS_CHAOS_SEED=n` replays its choices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 from programs import kill_session
 
-KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 1
+KILLS = 12
 ROWS = 500 * (KILLS + 1)
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
 START_S_MOST = 180  # a slow machine that starts Spark
@@ -194,6 +194,10 @@ class Job:
             self.start()
 
 
+@pytest.mark.skipif(
+    os.environ.get("BOREALIS_CHAOS") != "full",
+    reason="takes minutes: set BOREALIS_CHAOS=full; examples/07 has a job that goes on, and is not killed",
+)
 def test_a_killed_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     d = Diagram("numbers")

@@ -9,7 +9,8 @@ Of protected units and entry points:
 2. A node that runs one under a lower incarnation is deposed, and drops it.
 3. A primary that is gone is replaced by its backup, which needs no help; nothing is started from nothing while
    a backup is there that may take over, or a node that is only paused may come back.
-4. A primary without its backup gets one, as soon as there is a node for it.
+4. A primary without its backup gets one, as soon as there is a node for it. A backup that is only silent is left to
+   its primary, which says when it goes on alone: until then it is the one that can take over.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     backup = place.backup
     if backup is None or place.node in copies.alone:
         return True
-    return backup in able - copies.standbys.keys() or (backup not in known.alive and backup in known.silent)
+    return backup in able - copies.standbys.keys() or known.gone(backup)
 
 
 def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:

@@ -90,7 +90,10 @@ def test_a_primary_without_an_answer_waits_for_its_backup(town: Guarded) -> None
 def test_a_backup_that_cannot_be_started_is_tried_again_and_told(town: Guarded) -> None:
     town.die("node2")
     town.yard["node3"].fail["start"] = WireError("broke off")
-    town.live(8)
+    town.live(10)
+    assert town.reconciler.troubles() == [], "its primary has not given it up: it may be paused, and be needed"
+    assert town.unit.backup == "node2"
+    town.live(10)
     assert [trouble.what for trouble in town.reconciler.troubles()] == [
         "unit traffic.u1 on node1 is without its backup"
     ]
