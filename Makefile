@@ -56,7 +56,7 @@ test: check
 	nice $(BIN)/borealis sim --seeds 500 & seeds=$$!; \
 	$(PYTEST) $(CLUSTERS) --durations=10; tests=$$?; \
 	wait $$seeds && exit $$tests  # a cluster waits for much: seeds have what it leaves
-	$(PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile \
+	$(PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 3 --dist loadfile \
 	  --no-loadscope-reorder --durations=30  # the longest files first: a lane that begins one late ends alone
 
 bench: setup
