@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from borealis.cli.ending import run_app
-from borealis.sim.plan import Options, Plan, drawn_plan
+from borealis.sim.plan import FAULTS, Options, Plan, drawn_plan
 from borealis.sim.run import Outcome
 from borealis.sim.seeds import Stage
 
@@ -72,12 +72,12 @@ def test_a_wrong_option_gets_one_line(
 
 
 def test_seeds_that_hold_say_so(played: list[Plan], capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--from", "5", "--ha", "active", "--faults", "pause", "--seconds", "30", "--nodes", "4"]
+    options = ["--from", "5", "--ha", "active", "--faults", "cut", "--seconds", "30", "--nodes", "4"]
     assert run_app(["sim", "--seeds", "3", "--jobs", "1", *options]) == 0
     assert [plan.seed for plan in played] == [5, 6, 7]
     for plan in played:
         assert (plan.approach, plan.seconds, len(plan.nodes)) == ("active", 30.0, 4)
-        assert {fault.what for fault in plan.faults} <= {"pause", "slow"}
+        assert {fault.what for fault in plan.faults} <= FAULTS["cut"].keys()
     assert capfd.readouterr().out.startswith("3 seeds, none failed; 45 s simulated")
 
 
