@@ -26,6 +26,7 @@ from borealis.kernels.expr import Expr, column, mask
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.kinds import mended
 from borealis.kernels.step import Kernel, Step, schema_of
+from borealis.kernels.xxhash import Words, can_hash, xxhash64
 from borealis.state.delta import BoxDelta, Delta, from_stream, to_stream
 from borealis.tuples import CAUSE, KIND, SUB, TIME, Int64s
 
@@ -258,11 +259,30 @@ def bucket_of(flow: Flow, key: Sequence[str], buckets: int) -> np.ndarray[Any, n
     """The bucket of each row's key: the same on any machine, in any process, with any library version."""
     mixed = np.zeros(len(flow), np.uint64)
     for name in key:
-        encoded = normal_floats(whole(flow.rows[name])).dictionary_encode(null_encoding="encode")
-        hashes = np.array([zlib.crc32(repr(v).encode()) for v in encoded.dictionary.to_pylist()], np.uint64)
-        if len(hashes):
-            mixed = (mixed * np.uint64(1_000_003)) ^ hashes[encoded.indices.to_numpy()]
+        mixed = (mixed * np.uint64(1_000_003)) ^ _hashes(whole(flow.rows[name]))
     return (mixed % np.uint64(buckets)).astype(np.int64)
+
+
+def _hashes(column: pa.Array) -> Words:
+    """Of each value; integers of any size, and floats of either, have one if they are equal."""
+    if pa.types.is_integer(column.type):
+        return _xxhashes(column.cast(pa.int64()))
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())
+    encoded = normal_floats(column).dictionary_encode(null_encoding="encode")
+    values, index = encoded.dictionary, encoded.indices.to_numpy()
+    hashes: Words = (
+        _xxhashes(values)
+        if can_hash(values.type)
+        else np.array([zlib.crc32(repr(v).encode()) for v in values.to_pylist()], np.uint64)
+    )
+    found: Words = hashes[index]
+    return found
+
+
+def _xxhashes(column: pa.Array) -> Words:
+    found: Words = xxhash64([column], len(column)).to_numpy().view(np.uint64)
+    return found
 
 
 # -- flows as bytes
