@@ -1,6 +1,6 @@
 """Simulated runs find defects: each of those in `mutants` within 200 seeds, and nothing under the same seed without it.
 
-The usual tests play the first seed that shows a defect. `MUTANT_SEEDS=200 pytest tests/sim/test_mutants.py` looks
+The usual tests play a seed that is known to show a defect. `MUTANT_SEEDS=200 pytest tests/sim/test_mutants.py` looks
 for it from 0 on, and says which it is.
 """
 

@@ -91,11 +91,12 @@ def unmatched(steps: Int64s, slot: Int64s, had: Int64s | int = 0) -> NDArray[np.
     [True, False, False, True, False, False]
     """
     sums = running_counts(steps, slot) + had
-    run = np.cumsum(np.append(False, slot[1:] != slot[:-1])[: len(slot)])
+    begins = differs(slot)
+    run = np.cumsum(begins)
     apart = 2 * len(steps) + 1  # so far below the lowest of a run the next one lies
     lowest = np.minimum.accumulate(np.minimum(sums, 0) - run * apart) + run * apart
     before = np.append(0, lowest[:-1])
-    before[np.append(True, run[1:] != run[:-1])[: len(run)]] = 0
+    before[begins] = 0
     return (sums < 0) & (sums < before)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from borealis.kernels.count_windows import COUNTS, CountWindows
 from borealis.kernels.count_windows import make as make_plain
+from borealis.kernels.flow import differs
 from borealis.kernels.groups import GROUPS
 from borealis.kernels.held_rows import HELD
 from borealis.kernels.open_windows import OPEN, WINDOW
@@ -93,7 +94,7 @@ class RevisedCountWindows(RevisedOpenWindows):
 
     def _steps(self, pool: Pool) -> States:
         rows, (place, slot, cause, sign) = self._numbered(pool), pool.events.values()
-        begin = np.flatnonzero(np.append(True, (slot[1:] != slot[:-1]) | (cause[1:] != cause[:-1]))[: len(slot)])
+        begin = np.flatnonzero(differs(slot) | differs(cause))
         final = place[np.append(begin[1:], len(place)) - 1] if len(begin) else begin
         moves = np.add.reduceat(sign, begin) != 0 if len(begin) else np.zeros(0, np.bool_)
         place, slot, cause = place[begin], slot[begin], cause[begin]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.kernels.columns import Columns, concat, places_in_blocks, take, to_table
-from borealis.kernels.flow import NOTHING, Bounds, Flow
+from borealis.kernels.flow import NOTHING, Bounds, Flow, differs
 from borealis.kernels.groups import GROUP
 from borealis.kernels.held_rows import HELD, looked_up
 from borealis.kernels.lives import Lives
@@ -126,7 +126,7 @@ class Moments:
     def of(pool: Pool) -> Moments:
         """Each slot's moments; the one after all causes is always among them."""
         slot, cause, bounds, many = pool.events["slot"], pool.events[CAUSE], pool.bounds, len(pool.groups)
-        new = np.append(True, (slot[1:] != slot[:-1]) | (cause[1:] != cause[:-1]))[: len(slot)]
+        new = differs(slot) | differs(cause)
         slot = np.concatenate([slot[new], np.arange(many)])
         boundary = np.concatenate([bounds.at(cause[new]), np.full(many, bounds.final)])
         cause = np.concatenate([cause[new] - 1, np.full(many, AT_LAST)])

@@ -24,6 +24,7 @@ from borealis.kernels.flow import (
     Bounds,
     Flow,
     behind,
+    differs,
     empty_flow,
     held_schema,
     merge_bounds,
@@ -302,8 +303,8 @@ class _Results:
         cause = np.concatenate([np.where(self.begins[first], self.rows[BEGIN][first], before), cause])
         order = np.lexsort((cause, of))
         of, cause = of[order], cause[order]
-        other = np.insert(of[1:] != of[:-1], 0, True)
-        fresh = other | np.insert(cause[1:] != cause[:-1], 0, True)
+        other = differs(of)
+        fresh = other | differs(cause)
         return _States(of[fresh], cause[fresh], other[fresh])
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from borealis.kernels.flow import NOTHING
+from borealis.kernels.flow import NOTHING, differs
 from borealis.kernels.groups import GROUPS
 from borealis.kernels.held_rows import HELD
 from borealis.kernels.open_windows import OPEN, OPENED, WINDOW
@@ -59,7 +59,7 @@ class RevisedTimedWindows(RevisedOpenWindows):
     def _spoken_of(self, pool: Pool) -> tuple[Int64s, Int64s]:
         slot, time = pool.events["slot"], pool.rows[TIME][pool.events["place"]]
         low, high = np.full(len(pool.groups), 1), np.zeros(len(pool.groups), np.int64)  # none
-        begin = np.flatnonzero(np.append(True, slot[1:] != slot[:-1])[: len(slot)])
+        begin = np.flatnonzero(differs(slot))
         if len(begin):
             low[slot[begin]] = np.minimum.reduceat(self._first(time), begin)
             high[slot[begin]] = np.maximum.reduceat(np.floor_divide(time, self.base.slide), begin)
