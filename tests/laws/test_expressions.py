@@ -474,6 +474,7 @@ DECLINED = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_must_be_fast_translates(spark: SparkSession) -> None:
     frame = spark.createDataFrame(ROWS)
     twins = translate_all(frame, {sql: sql for sql in TRANSLATED})

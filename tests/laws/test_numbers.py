@@ -174,6 +174,7 @@ def _wide(values: pa.Array, rows: int) -> pa.Array:
     return pa.concat_arrays([values, pa.nulls(rows - len(values), values.type)])
 
 
+@pytest.mark.long
 def test_casts_are_sparks(spark: SparkSession) -> None:
     rows = max(map(len, SOURCES.values()))
     table = pa.table({source: _wide(values, rows) for source, values in SOURCES.items()})

@@ -163,6 +163,7 @@ def test_a_value_that_is_refused_is_not_shown() -> None:
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_brokers_that_stay_away_are_given_up() -> None:
     source = kafka.source("packets", "127.0.0.1:1", give_up="300 ms")
     with pytest.raises(InputError, match=r"no broker at 127.0.0.1:1 for 300 milliseconds"):

@@ -53,7 +53,7 @@ def test_it_says_what_plain_python_says(spark: SparkSession, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("counted", "paired") else pytest.mark.long)  # each takes Spark long
+        pytest.param(name, marks=[] if name == "paired" else pytest.mark.long)  # each takes Spark long
         for name in DIAGRAMS
         if name not in GROUPS and not any(one.history for one in spec_of(name).inputs)  # it knows of no boundaries
     ],

@@ -60,6 +60,7 @@ def plan(*faults: str) -> Plan:
 # -- one seed, one run
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_seed_is_the_same_run_in_every_process_and_every_time(stage: Stage, tmp_path: Path) -> None:
     seeds = [3, 5]
@@ -82,6 +83,7 @@ def test_a_seed_is_the_same_run_in_every_process_and_every_time(stage: Stage, tm
     assert " at 0x" not in here
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_processes_say_what_one_says_and_one_that_dies_is_reported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
