@@ -30,6 +30,7 @@ from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
 from borealis.trains import relay
+from borealis.trains.merging import ByTime
 
 SEEDS = 200  # within which each is caught
 SECONDS = 8.0  # of a run that does not say more
@@ -240,3 +241,9 @@ def deadlocks(patch: pytest.MonkeyPatch) -> None:
 def hasty(patch: pytest.MonkeyPatch) -> None:
     """A second takeover during the first: a primary takes a backup before it has done again what was done."""
     patch.setattr(Primary, "_is_behind", lambda self: False)
+
+
+@mutant(41, merge="time", kinds=("kill",))
+def reads_a_bucket_that_is_still_open(patch: pytest.MonkeyPatch) -> None:
+    """What comes into it later goes behind what was read, on one copy and not on the other."""
+    edited(patch, ByTime, "_limits", "reached // bucket * bucket", "(reached // bucket + 1) * bucket")

@@ -45,6 +45,12 @@ class DeployFlags:
     without_backup: Annotated[
         str | None, Option(metavar="refuse|degrade", help="What to do if no node is left for a backup.")
     ] = None
+    merge: Annotated[
+        str | None, Option(metavar="arrival|time", help="How several streams become one; by time, copies need no word.")
+    ] = None
+    bucket: Annotated[
+        str | None, Option(metavar="TIME", help="With --merge time: what waits for all streams at a time: '100 ms'.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

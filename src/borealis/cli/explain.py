@@ -47,6 +47,7 @@ class ProtectionOptions:
         Option(metavar="APPROACH", help="Show only protection: with amnesia, passive, active or upstream-backup."),
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
+    merge: Annotated[str | None, Option(metavar="arrival|time", help="How several streams become one.")] = None
     place: Annotated[Names, Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")] = None
     cut: Annotated[Names, Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None
     units: Annotated[int | None, Option(min=1, help="With --ha: cut into about so many units.")] = None
@@ -255,12 +256,13 @@ def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
 def _chosen(spec: Spec, piece: Piece, asked: ProtectionOptions) -> Protection | None:
     found = protection_of(spec, piece.boxes)
     if found is not None or asked.ha is not None:
-        found = chosen(found, **cast(ProtectOptions, {"ha": asked.ha, "guarantee": asked.guarantee}))
+        options = {"ha": asked.ha, "guarantee": asked.guarantee, "merge": asked.merge}
+        found = chosen(found, **cast(ProtectOptions, options))
     return found
 
 
 def _protected_unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
-    classified = classify(spec, piece)
+    classified = classify(spec, piece, found)
     return {
         "unit": piece.name,
         "reads": list(piece.reads),

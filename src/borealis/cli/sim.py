@@ -16,7 +16,7 @@ from typer import Exit, Option
 from borealis.cli.options import Json
 from borealis.cli.screen import Screen, plural
 from borealis.clock import WALL
-from borealis.diagram.protection import APPROACHES, GUARANTEES
+from borealis.diagram.protection import APPROACHES, GUARANTEES, MERGES
 from borealis.errors import BorealisError, did_you_mean
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class PlanOptions:
         str | None, Option(metavar="APPROACH", help="amnesia, passive, active or upstream-backup; any if left out.")
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise; any if left out.")] = None
+    merge: Annotated[
+        str | None, Option(metavar="arrival|time", help="How several streams are read; either if left out.")
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -70,7 +73,8 @@ class PlanOptions:
         seconds = self.seconds or (60 * self.minutes if self.minutes is not None else SECONDS)
         _one_of("--ha", self.ha, [one for one in APPROACHES if one != NONE])
         _one_of("--guarantee", self.guarantee, list(GUARANTEES))
-        return Options(self._diagram(), self.ha, self.guarantee, self.kinds(), seconds, self.nodes)
+        _one_of("--merge", self.merge, list(MERGES))
+        return Options(self._diagram(), self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -101,6 +105,7 @@ class PlanOptions:
             "--diagram": self.diagram,
             "--ha": self.ha,
             "--guarantee": self.guarantee,
+            "--merge": self.merge,
             "--faults": self.faults,
             "--minutes": self.minutes,
             "--seconds": self.seconds,

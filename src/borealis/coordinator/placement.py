@@ -85,7 +85,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
         if protection is not None or demand.ha is not None:
             protection = chosen(protection, **demand.protection)
         if protection is not None:
-            check_guarantee(protection, classify(spec, piece))
+            check_guarantee(protection, classify(spec, piece, protection))
             protection = None if protection.ha == "none" else protection
         found[piece.name] = protection
     details = [name for name in demand.protection if name != "ha"] + ["backup"] * bool(demand.backup)

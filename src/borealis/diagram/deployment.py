@@ -42,6 +42,8 @@ class Deployment(BaseModel):
     misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
     patience: str | None = Field(default=None, description="for one that accepts connections, as '5 seconds'")
     without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
+    merge: str | None = Field(default=None, description="how several streams are read: arrival or time")
+    bucket: str | None = Field(default=None, description="of time, with merge: time, as '100 ms'")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 Choice = Literal["none", Approach]
 Guarantee = Literal["gap", "no-loss", "precise"]
+Merge = Literal["arrival", "time"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
+MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
+BUCKET = "100 ms"  # of time, in which several streams are read
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms"}  # between messages to the backup
 
 
@@ -45,6 +48,8 @@ class ProtectOptions(TypedDict, total=False):
     misses: int | None
     patience: str | None
     without_backup: Literal["refuse", "degrade"] | None
+    merge: Merge | None
+    bucket: str | None
 
 
 class Protection(Frozen):
@@ -60,6 +65,8 @@ class Protection(Frozen):
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = "5 seconds"  # a node that accepts connections and does not answer is so long slow, not dead
     without_backup: Literal["refuse", "degrade"] = "refuse"  # when no node is left for a backup
+    merge: Merge = "arrival"  # how several streams become one: as they arrive, or in an order that all copies know
+    bucket: Duration | None = None  # of time: what is read by time waits until all streams have left it
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -84,13 +91,19 @@ class Protection(Frozen):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
             defaults["interval"] = INTERVALS[approach]
+        if given.get("merge") == "time":
+            defaults["bucket"] = BUCKET
         return defaults | given
 
     @model_validator(mode="after")
     def _check(self) -> Protection:
         if self.interval is not None and self.ha not in INTERVALS:
             raise DiagramError(f"an interval makes no sense with '{self.ha}'", hint="it sends nothing to its backup")
-        for field in ("interval", "ping", "patience"):
+        if self.merge == "time" and self.ha == "none":
+            raise DiagramError("'merge: time' without an approach", hint="choose one: a unit without a copy needs none")
+        if self.bucket is not None and self.merge != "time":
+            raise DiagramError(f"a bucket makes no sense with 'merge: {self.merge}'", hint="say merge: time as well")
+        for field in ("interval", "ping", "patience", "bucket"):
             if getattr(self, field) is not None and parse(getattr(self, field)) == 0:
                 raise DiagramError(f"'{field}' must be more than zero", hint="give some time, such as '100 ms'")
         if self.misses < 1:
@@ -118,10 +131,15 @@ class Protection(Frozen):
         """How long a node may be silent while it still accepts connections."""
         return parse(self.patience)
 
+    @property
+    def bucket_us(self) -> int | None:
+        """If streams are read by time."""
+        return None if self.bucket is None else parse(self.bucket)
+
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
-        usual = Protection(ha=self.ha)
-        body: dict[str, Any] = {"ha": self.ha}
+        usual = Protection(ha=self.ha, merge=self.merge)
+        body: dict[str, Any] = {"ha": self.ha} | ({"merge": self.merge} if self.merge != "arrival" else {})
         for field in type(self).model_fields:
             if field not in ("name", "ha") and getattr(self, field) != getattr(usual, field):
                 body[field] = str(getattr(self, field))
@@ -158,6 +176,8 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     before = {k: getattr(found, k) for k in type(found).model_fields}
     if given.get("ha", found.ha) != found.ha:
         before |= dict.fromkeys(("guarantee", "interval"))
+    if given.get("ha") == "none" or given.get("merge") == "arrival":
+        before |= dict.fromkeys(("merge", "bucket"))
     return _if_any(Protection(**(before | given)))
 
 

@@ -34,6 +34,11 @@ class Cursor:
     lateness: int = 0  # the largest distance of a late tuple behind the boundary, microseconds
     ended: bool = False
 
+    @property
+    def reached(self) -> int:
+        """The largest time of a tuple or boundary so far."""
+        return max(self.newest, self.boundary if self.boundary < LAST_TIME else FIRST_TIME)
+
 
 @dataclass(frozen=True)
 class Admitted:
@@ -58,15 +63,29 @@ class Admitted:
         """So many rows: each stands for itself."""
         return count
 
-    def weights(self) -> Int64s:
-        """For each row how many events it stands for: itself, and the boundary before it if there is one."""
-        counted: Int64s = np.where(self.bound > FIRST_TIME, 2, 1)
-        return counted
+    @cached_property
+    def row_events(self) -> Int64s:
+        """Which event each row is: before it stands its boundary if there is one."""
+        return np.cumsum(np.where(self.bound > FIRST_TIME, 2, 1)) - 1
 
-    def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
-        """The boundaries and their causes, given the causes of the rows."""
+    @property
+    def bound_events(self) -> tuple[Int64s, Int64s]:
+        """Which events are boundaries, and their times."""
         at = np.flatnonzero(self.bound > FIRST_TIME)
-        return list(zip((cause[at] - 1).tolist(), self.bound[at].tolist(), strict=True))
+        return self.row_events[at] - 1, self.bound[at]
+
+    @cached_property
+    def reached(self) -> Int64s:
+        """How far the input has come with each event; with a boundary as far as with the row behind it."""
+        return np.repeat(self.newest, np.diff(self.row_events, prepend=-1))
+
+    def part_at(self, event: int) -> tuple[Admitted, Admitted]:
+        """The rows of the first events, and the rest."""
+        return self.split(int(np.searchsorted(self.row_events, event)))
+
+    def ends_with_row(self, event: int) -> bool:
+        """Whether the first so many events end with a row; a boundary is not cut off the row behind it."""
+        return event == 0 or event - 1 in self.row_events
 
     def tail(self) -> tuple[int, ...]:
         """The boundaries behind the last row: none is known before the next row comes."""

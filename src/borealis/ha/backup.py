@@ -35,8 +35,8 @@ class Backup:
     """What the backup of a unit knows of its primary."""
 
     approach: Approach
-    multi_input: bool  # the unit reads more than one stream
-    nondeterministic: bool  # so that the order in which they arrive, or chance, matters for what comes out
+    merges_freely: bool  # the unit reads more than one stream, as they arrive
+    nondeterministic: bool  # so that their order, or chance, matters for what comes out
     precise: bool
     incarnation: int  # of the primary it stands by
     step: CommitPoint | None = None  # the last train it knows of
@@ -95,16 +95,18 @@ class Backup:
         if self.approach == "passive":
             return Resume(self.step, self.step.outputs, jump=jump)
         if self.approach == "active":
-            return Resume(self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.multi_input else {})
+            return Resume(
+                self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.merges_freely else {}
+            )
         assert self.start is not None
         assert self.done is not None
-        until = self.step if self.multi_input and self.precise else self.done
+        until = self.step if self.merges_freely and self.precise else self.done
         return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump, _places(until))
 
     def _scripts(self, start: CommitPoint, done: CommitPoint) -> tuple[Replay, ...]:
         """Read again in silence what made the state, then what readers may lack."""
         known = sorted(self.orders.items())
-        if self.multi_input and self.precise:
+        if self.merges_freely and self.precise:
             silent = [Replay(order, silent=True) for train, order in known if start.train < train <= done.train]
             return (*silent, *(Replay(order) for train, order in known if train > done.train))
         to = tuple((name, c.position, c.boundary) for name, c in done.inputs.items())

@@ -24,7 +24,7 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
     found = []
     for piece in pieces:
         protection = protected.get(piece.name)
-        if protection is None or recovery_of(protection, classify(spec, piece)).kind != DIVERGENT:
+        if protection is None or recovery_of(protection, classify(spec, piece, protection)).kind != DIVERGENT:
             continue
         behind = [box for box in spec.downstream(piece.gives) if box.name not in piece.boxes]
         if boxes := [box.name for box in behind if box.stateful or box.outside]:

@@ -5,7 +5,8 @@ The classes of boxes are Hwang's. For a whole unit his figure is not enough, sin
 - A unit that reads one stream computes the same whatever the trains: the order of everything in it comes from that
   stream. So a union inside it, of branches of that stream, is repeatable.
 - A unit that reads several streams merges them as they arrive. A box that more than one of them reaches is arbitrary,
-  whatever it does: also a join, whose results are the same but come in another order, and so under other ids.
+  whatever it does: also a join, whose results are the same but come in another order, and so under other ids. With
+  `merge: time` the order comes from the streams again: all is as with one.
 - An expression that asks the clock or chance makes any box arbitrary; to know the order of its input does not help. So
   does a table that may have changed when it is read again.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
+from borealis.diagram.protection import Protection
 from borealis.diagram.repeating import unrepeatable
 from borealis.diagram.spec import Spec
 from borealis.ha.retention import retention_of
@@ -42,13 +44,13 @@ class Classified:
         return self.kind == ARBITRARY
 
 
-def classify(spec: Spec, piece: Piece) -> Classified:
-    """The class of a unit: the most general of its boxes'."""
-    origins = _origins(spec, piece)
-    why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
+def classify(spec: Spec, piece: Piece, protection: Protection | None = None) -> Classified:
+    """The class of a unit, if it is protected like this: the most general of its boxes'."""
+    origins, by_time = _origins(spec, piece), protection is not None and protection.merge == "time"
+    why = {name: _box_class(spec.box(name), origins[name], by_time) for name in piece.boxes}
     kind = most_general(one for one, _ in why.values())
     random_boxes = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).nondeterminism)
-    effects = _unsafe_effects(spec, piece, random_boxes)
+    effects = _unsafe_effects(spec, piece, random_boxes, by_time)
     return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects)
 
 
@@ -63,24 +65,26 @@ def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
     return {name: [arrow for arrow in piece.reads if name in reached[arrow]] for name in piece.boxes}
 
 
-def _unsafe_effects(spec: Spec, piece: Piece, random_boxes: Collection[str]) -> tuple[str, ...]:
-    """Boxes with effects outside of a unit that reads several streams; of another, those behind a box of chance."""
-    unsure = set(piece.boxes if len(piece.reads) > 1 else random_boxes)
+def _unsafe_effects(spec: Spec, piece: Piece, random_boxes: Collection[str], by_time: bool) -> tuple[str, ...]:
+    """Boxes with effects outside of a unit that merges streams as they arrive; of another, those behind chance."""
+    unsure = set(piece.boxes if len(piece.reads) > 1 and not by_time else random_boxes)
     unsure |= {box.name for box in spec.downstream(arrow for name in unsure for arrow in spec.box(name).arrows)}
     return tuple(name for name in piece.boxes if name in unsure and spec.box(name).outside)
 
 
-def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:
+def _box_class(box: Box, origins: list[str], by_time: bool) -> tuple[str, str]:
     call = unrepeatable(box)
     if call:
         return ARBITRARY, f"{call}() gives something else the next time"
     if box.nondeterminism:
         return ARBITRARY, box.nondeterminism
-    if len(origins) > 1:
+    if len(origins) > 1 and not by_time:
         several = f"{', '.join(origins[:-1])} and {origins[-1]}"
         if len(box.sources) > 1:
             return ARBITRARY, f"{several} meet here as they arrive"
         return ARBITRARY, f"{several} are merged before it as they arrive"
+    if box.operator_class == ARBITRARY and len(origins) > 1:
+        return REPEATABLE, f"{', '.join(origins[:-1])} and {origins[-1]} are read by time, in an order of their own"
     if box.operator_class == ARBITRARY:
         return REPEATABLE, f"all it merges comes from one stream, {origins[0]}, in the order of that"
     return box.operator_class, box.class_reason

@@ -60,7 +60,7 @@ class Primary:
     """What all approaches have in common. One message is under way at a time."""
 
     interval_s: float
-    multi_input: bool  # it reads more than one stream, merged as they arrive
+    merges_freely: bool  # it reads more than one stream, merged as they arrive
     nondeterministic: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: CommitPoint  # where the unit stood when this began
@@ -174,7 +174,7 @@ class Primary:
             self._steps.popleft()
 
     def _orders(self, since: int) -> Orders:
-        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.multi_input else ()
+        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.merges_freely else ()
 
     def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
         return step.outputs if self.holding else None

@@ -119,7 +119,7 @@ class Builder:
             compiled,
             feeds,
             {},
-            UnitOptions(),
+            UnitOptions(bucket_us=order.guard.protection.bucket_us if order.guard is not None else None),
             feeds=[StreamInput(arrow) for arrow in piece.reads],
             queues=queues,
             resume=handover,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
+from borealis.diagram.protection import Protection
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.classes import classify
@@ -72,6 +73,16 @@ class Running:
         return self.order.yaml == order.yaml and self.standby == stands_by and not earlier
 
     @property
+    def protection(self) -> Protection | None:
+        return self.order.guard.protection if self.order.guard is not None else None
+
+    @property
+    def merges_freely(self) -> bool:
+        """Whether it reads several streams as they arrive: its backup must be told in which order that was."""
+        by_time = self.protection is not None and self.protection.merge == "time"
+        return len(self.piece.reads) > 1 and not by_time
+
+    @property
     def title(self) -> str:
         """As people read it."""
         return called(*self.key)
@@ -128,11 +139,11 @@ class RunningUnit(Running):
     @property
     def nondeterministic(self) -> bool:
         """Whether a backup may come to other tuples, or to the same under other ids."""
-        return classify(self.run.spec, self.piece).nondeterministic
+        return classify(self.run.spec, self.piece, self.protection).nondeterministic
 
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
-        common = (guard.interval_s, len(self.piece.reads) > 1, self.nondeterministic, guard.precise, first)
+        common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
         kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active}
         if guard.approach in kinds:
             return kinds[guard.approach](*common)

@@ -33,8 +33,8 @@ class Standby:
 
     def __init__(self, unit: RunningUnit | RunningEntry, guard: Guard, host: Guards) -> None:
         self.unit, self.guard, self._host = unit, guard, host
-        multi_input = len(unit.piece.reads) > 1
-        self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, guard.precise, guard.incarnation)
+        known = (unit.merges_freely, unit.nondeterministic, guard.precise, guard.incarnation)
+        self.backup = Backup(guard.approach, *known)
         self._clock = host.machine.clock
         self._lock = host.machine.threads.lock()
         self._acks: Acks = {}  # of each output, by reader
@@ -98,7 +98,7 @@ class Standby:
         """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
         if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
             return False
-        return not self.backup.multi_input or parcel.want.since <= self._followed
+        return not self.backup.merges_freely or parcel.want.since <= self._followed
 
     def _take(self, parcel: Parcel, want: Want) -> None:
         self._acks = parcel.acks
@@ -113,7 +113,7 @@ class Standby:
 
     def _keep_up(self, unit: RunningUnit, parcel: Parcel, want: Want) -> None:
         """Run in parallel: from the first whole on, and in the order in which the primary merges its inputs."""
-        run, multi_input = unit.run, self.backup.multi_input
+        run, merges_freely = unit.run, self.backup.merges_freely
         for name, readers in parcel.acks.items():
             unit.queues[name].raise_acks(readers)
         if want.kind == "whole":
@@ -121,13 +121,13 @@ class Standby:
                 feed = unit.feeds[name]
                 keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)
             run.resume(want.step)
-            if multi_input:
+            if merges_freely:
                 run.manager.replay(())
             self._followed = want.step.train
             unit.started = True
             if not run.done.is_set():
                 run.start()
-        if multi_input:
+        if merges_freely:
             run.manager.replay(self.backup.follow(want, self._followed))
             self._followed = max(self._followed, want.step.train)
 
@@ -170,7 +170,7 @@ class Standby:
             unit.run.manager.go_live()
         else:
             self._resume(unit, resume)
-        if self.backup.multi_input:  # of what was not heard any more, the order is not known
+        if self.backup.merges_freely:  # of what was not heard any more, the order is not known
             unit.run.renew_writer_id()
 
     def _resume(self, unit: RunningUnit, resume: Resume) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 from borealis.diagram import passes
 from borealis.diagram.cut import cut
@@ -165,17 +166,23 @@ def cuts_of(diagram: str) -> list[tuple[str, ...]]:
 
 def allowed(spec: Spec, cuts: Sequence[str]) -> list[Way]:
     """The approaches and guarantees that no unit of a diagram refuses, when it is cut like this."""
-    units = [classify(spec, piece) for piece in cut(spec, cuts)]
-    found = []
-    for approach in APPROACHES:
-        for guarantee in GUARANTEES:
-            try:
-                for unit in units:
-                    check_guarantee(Protection(ha=approach, guarantee=guarantee), unit)
-            except DiagramError:
-                continue
-            found.append((approach, guarantee))
-    return found
+    return [
+        (approach, guarantee)
+        for approach in APPROACHES
+        for guarantee in GUARANTEES
+        if is_allowed(spec, cuts, ha=approach, guarantee=guarantee)
+    ]
+
+
+def is_allowed(spec: Spec, cuts: Sequence[str], **how: Any) -> bool:
+    """Whether no unit of a diagram refuses a protection."""
+    try:
+        protection = Protection(**how)
+        for piece in cut(spec, cuts):
+            check_guarantee(protection, classify(spec, piece, protection))
+    except DiagramError:
+        return False
+    return True
 
 
 @cache

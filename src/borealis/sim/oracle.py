@@ -20,6 +20,7 @@ from borealis.diagram.boxes.bsort import BSort
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.cut import Piece
 from borealis.diagram.passes.revisions import revised_arrows
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import LATE, Spec
 from borealis.diagram.sql import PLACEHOLDER
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
@@ -85,9 +86,9 @@ def _entered(
             raise entry.refused
         parts.append(admitted)
     pieces = [InputSlice(one.name, rows, (LAST_TIME,)) for one, rows in zip(spec.inputs, parts, strict=True)]
-    newest = np.concatenate([rows.newest for rows in parts])
-    which = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
-    _, causes = numbered(pieces, np.lexsort((which, newest)), 0)
+    reached = np.concatenate([np.append(rows.reached, rows.reached.max(initial=FIRST_TIME)) for rows in parts])
+    which = np.repeat(np.arange(len(parts)), [len(piece) for piece in pieces])
+    causes = numbered(pieces, np.lexsort((which, reached)), 0)
     flows, bounds = {}, {}
     for piece, rows, cause in zip(pieces, parts, causes, strict=True):
         stands = bounds_of(piece, cause)
@@ -95,7 +96,7 @@ def _entered(
         bounds[piece.name] = Bounds(FIRST_TIME, at, times)
         bounds[piece.name + LATE] = Bounds(FIRST_TIME, at[-1:], times[-1:])  # late tuples come with no promise
         for name, there in ((piece.name, ~rows.late), (piece.name + LATE, rows.late)):
-            flows[name] = _flow(rows, cause, np.flatnonzero(there), bounds[name])
+            flows[name] = _flow(rows, cause[rows.row_events], np.flatnonzero(there), bounds[name])
     return flows, bounds
 
 
@@ -141,7 +142,7 @@ class Oracle:
         return self._last[1]
 
 
-def shape_of(oracle: Oracle, pieces: Sequence[Piece], output: str) -> Shape:
+def shape_of(oracle: Oracle, pieces: Sequence[Piece], output: str, protection: Protection | None = None) -> Shape:
     """What is true of an output when the diagram runs in these pieces. Nothing right is called wrong:
 
     - Rows are `known` if no order in which streams are merged changes them: not behind a merge if windows count tuples
@@ -152,7 +153,7 @@ def shape_of(oracle: Oracle, pieces: Sequence[Piece], output: str) -> Shape:
     - Where tuples may come again, an aggregate or resample in a later unit makes something else of them (`diverges`).
     """
     one = next(found for found in oracle.spec.outputs if found.name == output)
-    traits = _traits(oracle.spec, pieces)[one.source]
+    traits = _traits(oracle.spec, pieces, protection)[one.source]
     kinds = one.source in revised_arrows(oracle.spec)
     return Shape(
         lambda counts: oracle.truth(counts)[output],
@@ -186,12 +187,12 @@ class _Traits:
     counts: bool = False  # each counts tuples of a window, which may be fewer
 
 
-def _traits(spec: Spec, pieces: Sequence[Piece]) -> dict[str, _Traits]:
+def _traits(spec: Spec, pieces: Sequence[Piece], protection: Protection | None) -> dict[str, _Traits]:
     found: dict[str, _Traits] = {}
     for one in spec.inputs:
         found |= dict.fromkeys((one.name, one.name + LATE), _Traits(one.idle_us is None and one.full == "wait"))
     for piece in pieces:
-        classified = classify(spec, piece)
+        classified, protected = classify(spec, piece), classify(spec, piece, protection)
         behind = any(found[arrow].arbitrary for arrow in piece.reads)
         for box in (box for box in spec.topological() if box.name in piece.boxes):
             sources = [found[arrow] for arrow in box.sources]
@@ -203,7 +204,7 @@ def _traits(spec: Spec, pieces: Sequence[Piece]) -> dict[str, _Traits]:
                 known=all(one.known for one in sources) and box.name not in classified.random_boxes and not unsure,
                 merged=merged,
                 retimed=retimed or isinstance(box, BSort),
-                arbitrary=behind or classified.nondeterministic,
+                arbitrary=behind or protected.nondeterministic,
                 diverges=any(one.diverges for one in sources) or (behind and not _passes_on(box)),
                 stateless=not box.stateful and all(one.stateless for one in sources),
                 monotone=monotone and _passes_on(box) and not (retimed and box.stateful),

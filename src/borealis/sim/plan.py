@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from borealis.diagram.cut import cut
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
-from borealis.sim.diagrams import DIAGRAMS, spec_of, ways_of
+from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
 
 KINDS = ("kill", "cut", "pause", "disk", "move")
 COORDINATOR = "coordinator"
@@ -16,6 +18,7 @@ LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any o
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
 QUIET_S = 1.0  # before the first fault, everything runs
+BUCKETS = ("100 ms", "100 ms", "10 ms", "1 second")
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class Options:
     kinds: Sequence[str] = KINDS  # of faults, or names of single ones
     seconds: float = 15.0  # from the first batch to the last
     nodes: int = 3
+    merge: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,12 @@ class Plan:
     seconds: float
     faults: tuple[Fault, ...]
     lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
+    bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
+
+    @property
+    def protection(self) -> Protection:
+        merge = "time" if self.bucket is not None else "arrival"
+        return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket)
 
     @property
     def spec(self) -> Spec:
@@ -128,6 +138,7 @@ class Plan:
     def __str__(self) -> str:
         how = (
             f"{self.approach}, {self.guarantee}"
+            + (f", by time ({self.bucket})" if self.bucket else "")
             + (", durable" if self.durable else "")
             + (", lean" if self.lean else "")
         )
@@ -229,4 +240,13 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     durable = rng.random() < 0.5
     faults = drawn_faults(rng, options, nodes)
     lean = rng.random() < LEAN
-    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean)
+    bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, options.merge, ha=approach, guarantee=guarantee)
+    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
+
+
+def _bucket(rng: Random, spec: Spec, cuts: Sequence[str], merge: str | None, **how: str) -> str | None:
+    """By which buckets units read several streams, if any does, and is to read them by time."""
+    if (merge or rng.choice(("arrival", "time"))) == "arrival":
+        return None
+    several = any(len(piece.reads) > 1 for piece in cut(spec, cuts))
+    return rng.choice(BUCKETS) if several and is_allowed(spec, cuts, merge="time", **how) else None

@@ -121,7 +121,7 @@ class Run:
             output.name: History(
                 f"seed {plan.seed}",
                 output.name,
-                shape_of(subject.oracle, subject.pieces, output.name),
+                shape_of(subject.oracle, subject.pieces, output.name, plan.protection),
                 plan.approach,
                 plan.guarantee,
             )
@@ -228,7 +228,7 @@ class Run:
 
     def _deploy(self) -> None:
         plan = self.plan
-        how: Any = {"cut": list(plan.cuts), "ha": plan.approach, "guarantee": plan.guarantee}
+        how: Any = {"cut": list(plan.cuts)} | plan.protection.plain()
         wish = Deployment.of(self.subject.yaml, how)
         task = self.cluster.coordinator.do(lambda coordinator: coordinator.deploy(wish))
         task.result(READY_S)

@@ -54,6 +54,7 @@ class InputManager:
         admission: Admission | None = None,
         times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
         gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
+        bucket_us: int | None = None,  # several streams are read by time, by such buckets; None: as they come
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot
@@ -73,7 +74,9 @@ class InputManager:
         self._waits_since: float | None = None  # what is pending does, for company
         self._headers: dict[int, TrainInputs] = {}
         self._nudges = 0
-        self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
+        files = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
+        streams = all(isinstance(spec, StreamInput) for spec in inputs)
+        self.by_time = files or (streams and len(inputs) > 1 and bucket_us is not None)
         self._next_cause = next_cause
         self._trains: dict[int, Train] = {}
         self._made = trains  # number of the newest train
@@ -89,9 +92,10 @@ class InputManager:
         self._crowded = self._threads.condition(lock)  # for the maker
         self._making = self._threads.lock()  # one makes trains at a time; taken before the other
         self._live: ByTime | ByArrival = ByArrival(self._intakes, self.admission, self.clock)
+        by_time = None
         if self.by_time and len(self._intakes) > 1:
-            self._live = ByTime(self._intakes, self.admission)
-        self._scripts = ByReplay(self._intakes, self.admission, self._changed)
+            self._live = by_time = ByTime(self._intakes, self.admission, bucket_us or 1)
+        self._scripts = ByReplay(self._intakes, self.admission, self._changed, by_time)
         self._maker: Task[None] | None = None
         self._readers: list[Task[None]] = []
 
@@ -414,7 +418,7 @@ class InputManager:
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary
-        events, causes = numbered(pieces, merged.order, self._next_cause)
+        causes = numbered(pieces, merged.order, self._next_cause)
         header: TrainInputs = {"train": number, "inputs": {}}
         rows = 0
         for name, intake in self._intakes.items():
@@ -435,9 +439,9 @@ class InputManager:
             rows += sum(len(p.rows) for p, _ in mine)
         final = all(i.done for i in self._intakes.values())
         leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
-        jumps = isinstance(pieces[0].rows, Relayed) and pieces[0].rows.jumps
+        jumps = any(isinstance(p.rows, Relayed) and p.rows.jumps for p in pieces)  # its first event stands behind it
         with self._changed:
-            self._next_cause += events
+            self._next_cause += sum(map(len, causes))
             self._headers[number] = header
             self._trains[number] = Train(
                 number,

@@ -90,6 +90,19 @@ class Intake:
         self.size = max(0, self.size - early.nbytes) if self.pending else 0
         return early
 
+    def ends_with_row(self, count: int) -> bool:
+        """Whether the first so many events can be taken as they are."""
+        for part in self.pending:
+            if count <= len(part.reached):
+                return part.ends_with_row(count)
+            count -= len(part.reached)
+        return True
+
+    @property
+    def ends_silently(self) -> bool:
+        """Whether it has ended and no train knows; a stream says so itself."""
+        return self.source_ended and not self.done and isinstance(self.entry, EntryPoint)
+
     @property
     def crowded(self) -> bool:
         """Whether its source waits for room."""
@@ -117,16 +130,15 @@ class Intake:
         """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
         return self.rows > 1 and (self.rows >= admission.rows_most or self.size >= admission.bytes_most)
 
-    def joined(self) -> Admitted | None:
-        """All that is pending as one."""
-        parts = [part for part in self.pending if isinstance(part, Admitted)]
-        if len(parts) < 2:
-            return parts[0] if parts else None
-        return Admitted(
-            parts[0].start,
-            pa.concat_tables([p.rows for p in parts]),
-            *(np.concatenate(arrays) for arrays in zip(*(p._arrays() for p in parts), strict=True)),
-        )
+    def take_events(self, count: int) -> Admitted | Relayed:
+        """The next events, so many of them, or all of the first batch that is pending."""
+        first = self.pending.popleft()
+        if count < len(first.reached):
+            first, rest = first.part_at(count)
+            self.pending.appendleft(rest)
+        self.rows -= len(first)
+        self.size = max(0, self.size - first.nbytes) if self.pending else 0
+        return first
 
     @property
     def done(self) -> bool:
@@ -140,3 +152,7 @@ class InputSlice:
     name: str
     rows: Admitted | Relayed
     tail: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """How many events it is."""
+        return (int(self.rows.row_events[-1]) + 1 if len(self.rows) else 0) + len(self.tail)

@@ -1,8 +1,8 @@
 """Merge orders: which rows of which inputs go into the next train, and in which order.
 
-`ByTime` is for finite, replayable inputs (files): the tuple whose input had come less far goes first, so that a replay
-gives the same order every time. `ByArrival` takes live inputs as they come. `ByReplay` repeats what another copy of the
-unit did.
+`ByTime` is for what gives the same whenever it is read (files, and streams where that is asked for): the tuple whose
+input had come less far goes first, so that every copy of a unit has the same order. `ByArrival` takes live inputs as
+they come. `ByReplay` repeats what another copy of the unit did.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from borealis.clock import Clock
 from borealis.entry.admission import Admitted
+from borealis.streams.section import Place
 from borealis.threads import Lock
 from borealis.trains.intake import Admission, InputSlice, Intake
 from borealis.trains.merge_order import Determinant
@@ -96,62 +97,96 @@ class ByArrival:
 
 
 class ByTime:
-    """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
+    """SUnion (DPC 4.2): tuples and boundaries of all inputs by (how far their input has come, input, place in it).
 
-    def __init__(self, intakes: Intakes, admission: Admission) -> None:
-        self._intakes, self._admission = intakes, admission
+    The order is a function of the streams: whoever reads them has the same. What no event still to come can go before
+    is free: all before the bucket of time in which the slowest input is, or, where a bucket is more than a train can
+    take, all before what the slowest input may still give.
+    """
 
-    def next(self) -> Merged:
-        """Waits until each input has rows, or has ended."""
-        if not all(i.pending or i.source_ended for i in self._intakes.values()):
-            return Merged([])
-        free = {}
-        weights = []
+    def __init__(self, intakes: Intakes, admission: Admission, bucket_us: int = 1) -> None:
+        self._intakes, self._admission, self._bucket = intakes, admission, bucket_us
+
+    def next(self, until: Mapping[str, Place] | None = None) -> Merged:
+        """What is free of what is there, and not behind some places. Where ids jumped, a train begins."""
+        intakes = self._intakes.values()
+        exactly = self._bucket == 1 or any(i.failure is not None or i.full(self._admission) for i in intakes)
+        limits = self._limits(1 if exactly else self._bucket)
+        found: list[Int64s] = []  # how far the inputs have come with each event that may go
+        ends = [0]  # of each input's among them
+        jumps: list[int] = []  # which of them are the first behind a jump
         for number, (name, intake) in enumerate(self._intakes.items()):
-            whole = intake.joined()
-            intake.pending = deque([whole] if whole is not None else [])
-            newest = whole.newest if whole is not None else np.empty(0, np.int64)
-            free[name] = newest[: self._free(number, intake, newest)]
-            weights.append(intake.size / max(1, intake.rows))
-        which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
-        order = np.lexsort((which, np.concatenate(list(free.values()))))[: self._admission.rows_most]
-        room = np.searchsorted(np.cumsum(np.array(weights)[which[order]]), self._admission.bytes_most, "right")
-        order = order[: max(1, int(room))]
-        counts = np.bincount(which[order], minlength=len(free))
-        pieces = []
-        for (name, intake), count in zip(self._intakes.items(), counts.tolist(), strict=True):
-            if count or (intake.source_ended and not intake.rows and not intake.done and self._may_end(intake)):
-                pieces.append(_take(name, intake, count))
+            all_limits = (one for n, one in enumerate(limits) if n != number or not exactly)
+            limit, other = min(all_limits, default=(LAST_TIME, number + 1))
+            side: Literal["left", "right"] = "right" if number < other else "left"
+            total = ends[-1]
+            for part in intake.pending:
+                count = int(np.searchsorted(part.reached, limit, side))
+                if isinstance(part, Relayed):
+                    count = min(count, part.events_until(until[name])) if until and name in until else count
+                    jumps += [total] if count and part.jumps else []
+                found.append(part.reached[:count])
+                total += count
+                if count < len(part.reached) or total - ends[-1] >= self._admission.rows_most:
+                    break
+            else:
+                if intake.ends_silently and (intake.entry.cursor.newest, number) < (limit, other):
+                    found.append(np.array([intake.entry.cursor.newest]))
+                    total += 1
+            ends.append(total)
+        if not total:
+            return Merged([])
+        free = np.diff(ends)
+        which = np.repeat(np.arange(len(free)), free)
+        order = self._cut(np.lexsort((which, np.concatenate(found))), which, jumps)
+        counts = np.bincount(which[order], minlength=len(free)).tolist()
+        pieces = [piece for name, count in zip(self._intakes, counts, strict=True) for piece in self._take(name, count)]
         taken = np.zeros(len(which), np.int64)
         taken[order] = 1
         return Merged(pieces, (np.cumsum(taken) - 1)[order])
 
-    def _free(self, number: int, intake: Intake, newest: Int64s) -> int:
-        """How many of an input's rows no row still to be read can come before.
+    def _limits(self, bucket: int) -> list[tuple[int, int]]:
+        """For each input what goes before all that it may still give, in whole buckets."""
+        found = []
+        for number, intake in enumerate(self._intakes.values()):
+            reached = LAST_TIME if intake.source_ended else intake.entry.cursor.reached
+            found.append((reached if reached in (FIRST_TIME, LAST_TIME) else reached // bucket * bucket, number))
+        return found
 
-        Its last row waits until the next one is there, or the end, which stands right behind the last row.
-        """
-        free = len(newest)
-        if free and not intake.source_ended and intake.failure is None:
-            free -= 1
-        for other, theirs in enumerate(self._intakes.values()):
-            if other != number and not theirs.source_ended:
-                side: Literal["left", "right"] = "right" if number < other else "left"
-                free = min(free, int(np.searchsorted(newest, theirs.entry.cursor.newest, side)))
-        return free
+    def _cut(self, order: Int64s, which: Int64s, jumps: list[int]) -> Int64s:
+        """The beginning of the order that goes into a train."""
+        size = np.array([i.size / max(1, i.rows) for i in self._intakes.values()])
+        room = int(np.searchsorted(np.cumsum(size[which[order]]), self._admission.bytes_most, "right"))
+        stop = max(1, min(len(order), self._admission.rows_most, room))
+        if jumps:
+            behind = np.flatnonzero(np.isin(order, jumps))
+            stop = min([stop, *behind[behind > 0].tolist()])
+        last = int(which[order[stop - 1]])
+        intake = list(self._intakes.values())[last]
+        if not intake.ends_with_row(int((which[order[:stop]] == last).sum())):
+            stop += 1
+        return order[:stop]
 
-    def _may_end(self, intake: Intake) -> bool:
-        """Whether no row still to come goes before the end of an input whose rows are all in trains."""
-        mine = intake.entry.cursor.newest
-        others = [i for i in self._intakes.values() if i is not intake]
-        return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
+    def _take(self, name: str, count: int) -> list[InputSlice]:
+        intake, pieces = self._intakes[name], []
+        while count:
+            rows = intake.take_events(count) if intake.pending else intake.nothing()
+            tail = rows.tail()
+            count -= len(rows.reached)
+            if count and not intake.pending:  # the end of a source
+                tail, count = (LAST_TIME,), count - 1
+            pieces.append(_cut(name, intake, rows, tail))
+        return pieces
 
 
 class ByReplay:
-    """What is there of the first replay that is not done, in its order; a train does not go beyond a replay."""
+    """What is there of the first replay that is not done, in its order; a train does not go beyond a replay.
 
-    def __init__(self, intakes: Intakes, admission: Admission, lock: Lock) -> None:
-        self._intakes, self._admission, self._lock = intakes, admission, lock
+    Where all copies read by time, the order is known, and a replay says only up to where.
+    """
+
+    def __init__(self, intakes: Intakes, admission: Admission, lock: Lock, by_time: ByTime | None = None) -> None:
+        self._intakes, self._admission, self._lock, self._by_time = intakes, admission, lock, by_time
         self._scripts: deque[Replay] = deque()
         self.only = False  # without a replay there is nothing to do
 
@@ -171,6 +206,8 @@ class ByReplay:
 
     def next(self) -> Merged:
         """As far as the tuples are there."""
+        if self._by_time is not None:
+            return self._next_by_time(self._by_time)
         pieces: list[InputSlice] = []
         room = self._admission.rows_most
         while self._scripts and not pieces:
@@ -199,6 +236,19 @@ class ByReplay:
             if left:
                 break
         return Merged(pieces, silent=replay.silent if pieces else False, free=False)
+
+    def _next_by_time(self, by_time: ByTime) -> Merged:
+        merged = Merged([], free=False)
+        while self._scripts and not merged.pieces:
+            replay = self._scripts[0]
+            until = {name: (position, boundary) for name, position, boundary in replay.order}
+            merged = replace(by_time.next(until), silent=replay.silent, free=False)
+            intakes = [(self._intakes[name], place) for name, place in until.items()]
+            if any((i.cut.position, i.cut.boundary) < place and not i.is_beyond(place[0]) for i, place in intakes):
+                break
+            with self._lock:
+                self._scripts.popleft()
+        return merged
 
 
 def _take(name: str, intake: Intake, count: int) -> InputSlice:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from borealis.entry.admission import Cursor
 from borealis.kernels.kinds import ends_halfway, second_halves
 from borealis.streams.id_gaps import is_jump
-from borealis.streams.section import Section, joined
-from borealis.tuples import LAST_TIME, TIME, Int64s
+from borealis.streams.section import Place, Section, joined
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,57 @@ class Relayed:
         early = Relayed(self.start, head, self.leaps, self.jumps)
         return early, Relayed(start, section.since(position).above(head.final))
 
-    def weights(self) -> Int64s:
-        """For each row how many events it stands for: itself, and the boundaries before it."""
+    @cached_property
+    def row_events(self) -> Int64s:
+        """Which event each row is: before it stand its boundaries, and a pair is one."""
         inside = self.section.at[self.section.at < self.section.stop] - self.section.first
         counted: Int64s = 1 + np.bincount(inside, minlength=len(self))
         counted[self.seconds] -= 1
-        return counted
+        return np.cumsum(counted) - 1
 
-    def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
-        """The boundaries between the rows and their causes, given the causes of the rows."""
+    @property
+    def bound_events(self) -> tuple[Int64s, Int64s]:
+        """Which events are boundaries among the rows, and their times; those behind the last row are its tail."""
         inside = self.section.at < self.section.stop
         row = self.section.at[inside] - self.section.first
         behind = np.searchsorted(row, row, "right") - np.arange(len(row))  # this one and those after it at the row
-        return list(zip((cause[row] - behind).tolist(), self.section.bound[inside].tolist(), strict=True))
+        return self.row_events[row] - behind, self.section.bound[inside]
+
+    @cached_property
+    def reached(self) -> Int64s:
+        """How far the stream has come with each event, those of the tail among them; its end takes it no further."""
+        rows = int(self.row_events[-1]) + 1 if len(self) else 0
+        at, bound = self.bound_events
+        tail = np.array(self.tail(), np.int64)
+        found = np.full(rows + len(tail), FIRST_TIME)
+        np.maximum.at(found, self.row_events, self.section.time)
+        found[at], found[rows:] = bound, np.where(tail == LAST_TIME, FIRST_TIME, tail)
+        return np.maximum(np.maximum.accumulate(found), self.start.reached)
+
+    def events_until(self, place: Place) -> int:
+        """How many events are not behind a place."""
+        (position, boundary), section = place, self.section
+        if position > section.stop:
+            return len(self.reached)
+        if position < section.first:
+            return 0
+        rows = position - section.first
+        before = int(self.row_events[rows - 1]) + 1 if rows else 0
+        return before + int(((section.at == position) & (section.bound <= boundary)).sum())
+
+    def part_at(self, event: int) -> tuple[Relayed, Relayed]:
+        """The first events, and the rest; there must be some of each."""
+        rows = int(np.searchsorted(self.row_events, event))
+        bounds = event - len(np.unique(self.row_events[:rows]))
+        boundary = int(self.section.bound[bounds - 1]) if bounds else self.section.standing
+        early, late = self.part(self.section.first + rows, boundary)
+        assert early is not None
+        assert late is not None
+        return early, late
+
+    def ends_with_row(self, event: int) -> bool:
+        """A boundary stands for itself: it may end anywhere."""
+        return True
 
     def tail(self) -> tuple[int, ...]:
         """The boundaries behind the last row."""

@@ -53,6 +53,7 @@ class UnitOptions:
     admission: Admission = field(default_factory=Admission)
     state: Path | None = None  # where commits are kept; None: in memory
     headers: bool = False  # outputs carry the header columns
+    bucket_us: int | None = None  # several streams are read by time, by such buckets; None: as they arrive
 
 
 class UnitRun:
@@ -126,6 +127,7 @@ class UnitRun:
             admission=options.admission,
             times=compiled.times,
             gives_nothing=gives_nothing(compiled.program),
+            bucket_us=options.bucket_us,
             machine=machine,
         )
         self.progress.rows_read = self.manager.rows_read

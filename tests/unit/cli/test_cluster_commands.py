@@ -597,16 +597,18 @@ def test_protection_is_asked_for_as_the_coordinator_wants_it(
     coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     ha = ["--ha", "passive", "--guarantee", "precise", "--interval", "500 ms", "--ping", "50 ms", "--misses", "4"]
-    assert run_app(["deploy", str(YAML), *ha, "--without-backup", "degrade", "--backup", "u2=node3"]) == 0
+    rest = ["--without-backup", "degrade", "--backup", "u2=node3", "--merge", "time", "--bucket", "50 ms"]
+    assert run_app(["deploy", str(YAML), *ha, *rest]) == 0
     sent = json.loads(coordinator[0][2])
-    asked = {key: sent[key] for key in ("ha", "guarantee", "interval", "ping", "misses", "without_backup", "backup")}
-    assert asked == {
+    assert {key: value for key, value in sent.items() if key not in ("yaml", "cut", "place", "buckets")} == {
         "ha": "passive",
         "guarantee": "precise",
         "interval": "500 ms",
         "ping": "50 ms",
         "misses": 4,
         "without_backup": "degrade",
+        "merge": "time",
+        "bucket": "50 ms",
         "backup": {"u2": "node3"},
     }
     shown = capfd.readouterr().out

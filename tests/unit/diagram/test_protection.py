@@ -42,7 +42,8 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
     assert [p.interval_us for p in found.values()] == [100_000, 100_000, 500_000, 100_000, 100_000]
     one = Protection(ha="passive", interval="25 ms", ping="50 ms", patience="1 s", misses=5)
     assert (one.interval_us, one.ping_us, one.patience_us, one.misses) == (25_000, 50_000, 1_000_000, 5)
-    assert one.without_backup == "refuse"
+    assert (one.without_backup, one.merge, one.bucket_us) == ("refuse", "arrival", None)
+    assert Protection(ha="active", merge="time").bucket_us == 100_000
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,10 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
         ({"ha": "passive", "misses": 0}, "0 misses"),
         ({"ha": "passive", "misses": "few"}, "'misses'"),
         ({"ha": "passive", "without_backup": "pray"}, "'without_backup'"),
+        ({"ha": "passive", "merge": "chance"}, "'merge'"),
+        ({"ha": "passive", "bucket": "1 s"}, "a bucket makes no sense with 'merge: arrival'. Hint: say merge: time"),
+        ({"ha": "passive", "merge": "time", "bucket": "0 s"}, "'bucket' must be more than zero"),
+        ({"ha": "none", "merge": "time"}, "'merge: time' without an approach"),
         ({"ha": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
     ],
 )
@@ -171,6 +176,10 @@ def test_the_command_line_has_the_last_word() -> None:
     assert chosen(found, ping="20 ms", misses=None) == found.model_copy(update={"ping": "20 milliseconds"})
     with pytest.raises(DiagramError, match="'ha' is missing"):
         chosen(None, guarantee="precise")
+    timed = Protection(ha="active", merge="time", bucket="1 s")
+    assert chosen(timed, ha="passive") == Protection(ha="passive", merge="time", bucket="1 s")
+    assert chosen(timed, merge="arrival") == Protection(ha="active")
+    assert chosen(timed, ha="none") is None
 
 
 spans = st.integers(1, 10**13).map(show)
@@ -183,6 +192,8 @@ def protections(draw: st.DrawFn) -> Protection:
     if approach in INTERVALS:
         fields["interval"] = draw(st.none() | spans)
     fields |= {name: draw(spans) for name in ("ping", "patience") if draw(st.booleans())}
+    if approach != "none" and draw(st.booleans()):
+        fields |= {"merge": "time", "bucket": draw(st.none() | spans)}
     fields |= {"misses": draw(st.integers(1, 99)), "without_backup": draw(st.sampled_from(["refuse", "degrade"]))}
     return Protection(name=draw(st.sampled_from(["all", "some", "per_source"])), ha=approach, **fields)
 

@@ -6,6 +6,7 @@ import pytest
 
 from borealis.diagram import Diagram, Spec, window
 from borealis.diagram.cut import Piece, cut
+from borealis.diagram.protection import Protection
 from borealis.ha.classes import Classified, classify
 from borealis.ha.retention import retention_horizon, retention_of
 from borealis.tuples import LAST_TIME
@@ -72,12 +73,28 @@ def test_where_streams_meet_all_that_follows_is_arbitrary() -> None:
     assert [classify(spec, piece).kind for piece in pieces] == ["arbitrary", "convergent-capable"]
 
 
+def test_streams_that_are_read_by_time_are_as_one() -> None:
+    d = Diagram("two")
+    a, b = (d.input(name, COLUMNS) for name in "ab")
+    pairs = a.filter("k > 0", name="some").join(b, on="left.k = right.k", within="1 s", name="pairs")
+    pairs.aggregate(by="k", over=window("1 s"), n="count(*)", name="per").output("out")
+    a.union(b, name="both").map({"k": "rand()"}, name="dice").output("chance")
+    spec, [piece] = units(d)
+    found = classify(spec, piece, Protection(ha="active", merge="time"))
+    expected = {"some": "repeatable", "pairs": "repeatable", "per": "convergent-capable", "both": "repeatable"}
+    assert kinds(found) == expected | {"dice": "arbitrary"}
+    assert found.why["both"][1] == "a and b are read by time, in an order of their own"
+    assert kinds(classify(spec, piece, Protection(ha="active")))["both"] == "arbitrary"
+
+
 def test_what_is_written_must_come_again() -> None:
     d = Diagram("billing")
     a, b = (d.input(name, COLUMNS) for name in "ab")
     written = a.union(b).sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="billed")
     written.output("out")
     assert only(d).unsafe_effects == ("billed",)
+    spec, [piece] = units(d)
+    assert classify(spec, piece, Protection(ha="passive", merge="time")).unsafe_effects == ()
     spec, pieces = units(d, "billed")
     assert [classify(spec, piece).unsafe_effects for piece in pieces] == [(), ()]
     d = Diagram("chance")

@@ -66,8 +66,7 @@ def test_a_backup_begins_again_once_however_often_it_is_asked_to(monkeypatch: py
 class Slow:
     """A unit for which a whole comes that turns out to be of no use; meanwhile its primary is found dead."""
 
-    key, title, started, nondeterministic = KEY, "unit d.u1", False, False
-    piece = SimpleNamespace(reads=("a",))
+    key, title, started, nondeterministic, merges_freely = KEY, "unit d.u1", False, False, False
 
     def __init__(self, node: Node) -> None:
         self.node = node

@@ -59,8 +59,8 @@ def piece(first: int, rows: int, bounds: list[tuple[int, int]], standing: int = 
 
 def test_several_boundaries_before_one_row_are_several_events() -> None:
     relayed = Relayed(Cursor(), piece(0, 3, [(1, 10), (1, 20), (3, 30), (3, 40)]))
-    assert relayed.weights().tolist() == [1, 3, 1]
-    assert relayed.bounds(np.array([0, 3, 4])) == [(1, 10), (2, 20)]
+    assert relayed.row_events.tolist() == [0, 3, 4]
+    assert [found.tolist() for found in relayed.bound_events] == [[1, 2], [10, 20]]
     assert relayed.tail() == (30, 40)
     assert relayed.cursor(3) == Cursor(position=3, newest=2, boundary=20)
 
@@ -69,13 +69,13 @@ def test_a_split_leaves_boundaries_at_the_cut_to_the_rest() -> None:
     head, rest = Relayed(Cursor(), piece(0, 3, [(1, 10), (2, 20)])).split(1)
     assert (len(head), head.tail(), head.cursor(1).boundary) == (1, (), FIRST_TIME)
     assert rest.start == Cursor(position=1, newest=0)
-    assert rest.bounds(np.array([5, 7])) == [(4, 10), (6, 20)]
+    assert [found.tolist() for found in rest.bound_events] == [[0, 2], [10, 20]]
 
 
 def test_known_boundaries_are_dropped_and_the_end_is_seen() -> None:
     relay = Relay(StreamInput("s"), Cursor(position=2, boundary=15))
     admitted = relay.admit(piece(2, 1, [(2, 10), (2, 20), (3, LAST_TIME)]))
-    assert admitted.bounds(np.array([1])) == [(0, 20)]
+    assert [found.tolist() for found in admitted.bound_events] == [[0], [20]]
     assert relay.cursor.ended
 
 
@@ -135,7 +135,7 @@ STREAM = [PLUS, BEFORE, AFTER, BEFORE, AFTER, PLUS, BEFORE, AFTER]
 
 def test_a_pair_is_one_event_and_is_not_cut() -> None:
     relayed = Relayed(Cursor(), signed(0, STREAM))
-    assert relayed.weights().tolist() == [1, 1, 0, 1, 0, 1, 1, 0]
+    assert relayed.row_events.tolist() == [0, 1, 1, 2, 2, 3, 4, 4]
     assert [relayed.whole(count) for count in range(9)] == [0, 1, 3, 3, 5, 5, 6, 8, 8]
 
 
