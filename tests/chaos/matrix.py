@@ -72,7 +72,8 @@ class Deployed:
     @property
     def yaml(self) -> str:
         """The diagram's file."""
-        protection = f"{{ha: {self.approach}, guarantee: {self.guarantee}, patience: 3 seconds}}"
+        merge = ", merge: time" if self == BY_TIME else ""
+        protection = f"{{ha: {self.approach}, guarantee: {self.guarantee}, patience: 3 seconds{merge}}}"
         return text(ALL_GROUPS[self.group], self.name, protection, database_of(self.name))
 
     @property
@@ -93,6 +94,7 @@ class Deployed:
 
 
 CORRECTED = Deployed("passive", "precise", "corrected")
+BY_TIME = Deployed("active", "precise", "merging")  # the order of its streams need not be told
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def possible(deployed: Deployed) -> bool:
     spec = Diagram.from_yaml(deployed.yaml).spec
     try:
         for piece in cut(spec, (), deployed.places):
-            check_guarantee(protection_of(spec, piece.boxes), classify(spec, piece))
+            protection = protection_of(spec, piece.boxes)
+            check_guarantee(protection, classify(spec, piece, protection))
     except DiagramError:
         return False
     return True
