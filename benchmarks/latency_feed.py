@@ -37,20 +37,26 @@ NEAR = 0.98  # of the rows that should have been offered
 
 @dataclass(frozen=True)
 class Phase:
-    """Rows at one rate: `warm_s` seconds that are not counted, and `seconds` that are."""
+    """Rows at one rate: `warm_s` seconds that are not counted, `seconds` that are, and `more_s` that are not."""
 
     rows_per_s: int
     warm_s: int
     seconds: int
+    more_s: int = 0
+
+    @property
+    def counted_us(self) -> int:
+        """From its first row to the last that counts."""
+        return (self.warm_s + self.seconds) * SECOND_US
 
     @property
     def whole_us(self) -> int:
         """From its first row to its end."""
-        return (self.warm_s + self.seconds) * SECOND_US
+        return self.counted_us + self.more_s * SECOND_US
 
     def last_us(self, windowed: bool) -> int:
-        """The birth, counted from the start, that the last result of the phase has."""
-        return self.whole_us - (WINDOW_US if windowed else TICK_US)
+        """The birth, counted from the start, that the last result has that counts."""
+        return self.counted_us - (WINDOW_US if windowed else TICK_US)
 
     def given(self) -> dict[str, int]:
         """As JSON, for a job."""
@@ -163,7 +169,7 @@ def percentiles(ages_ms: np.ndarray, shares: Sequence[float]) -> list[float]:
 def found(phase: Phase, start_us: int, ages: Ages, offered: int, cpu_s: float, drained: bool) -> dict[str, Any]:
     """A phase's figures; no ages if no result came. `offered`: the counted rows that were handed over in time."""
     counted_us = start_us + phase.warm_s * SECOND_US
-    ages_ms, rows = ages.between(counted_us, start_us + phase.whole_us)
+    ages_ms, rows = ages.between(counted_us, start_us + phase.counted_us)
     p50, p90, p99, most = percentiles(ages_ms, (0.5, 0.9, 0.99, 1.0)) if len(ages_ms) else [None] * 4
     return {
         "rows_per_s": phase.rows_per_s,
@@ -187,7 +193,7 @@ class Offer:
     """Counts what of a phase was handed over in time."""
 
     def __init__(self, phase: Phase, start_us: int) -> None:
-        self._from, self._until = start_us + phase.warm_s * SECOND_US, start_us + phase.whole_us
+        self._from, self._until = start_us + phase.warm_s * SECOND_US, start_us + phase.counted_us
         self.rows = 0
 
     def __call__(self, born_us: int, count: int) -> None:

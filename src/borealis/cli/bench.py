@@ -27,7 +27,8 @@ INSTALLED = "borealis.benchmarks"  # where a wheel has them
 
 def bench(
     experiment: Annotated[
-        str, Argument(help="engine, revisions, latency, wire, chain, start, recovery, overhead, protected or io.")
+        str,
+        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected or io."),
     ] = "engine",
     json: Json = False,
     only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -41,13 +42,14 @@ def bench(
     ] = None,
     rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
     plot: Annotated[
-        str | None, Option(metavar="FILE", help="latency, recovery, overhead, revisions: a picture.")
+        str | None, Option(metavar="FILE", help="latency, delay, recovery, overhead, revisions: a picture.")
     ] = None,
 ) -> None:
     """\b
     engine    one node: rows per second and time of a train
     revisions what it costs that results can be corrected
     latency   the age of results at 100 to 100,000 rows/s, beside Spark's micro-batches and its real-time mode
+    delay     what it costs to read several streams by time
     wire      one stream from process to process
     chain     three nodes in a row beside one
     start     how long 'borealis up --nodes 3' takes

@@ -79,7 +79,7 @@ class Weather:
             late_s=rng.choice((0.03, 0.03, 0.3)),
             sync_s=rng.choice((0.002, 0.002, 0.0, 0.03)),
             train_s=rng.choice((0.003, 0.003, 0.001, 0.02, 0.1)),
-            batch_s=rng.choice((0.5, 0.5, 0.3, 1.0)),
+            batch_s=rng.choice((1.0, 1.0, 0.5, 0.3)),
         )
 
 
