@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,8 @@ from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.streams.section import Section, empty_rows
 from borealis.threads import Mailbox
 from borealis.trains.relay import Relay, Relayed, SectionSource
+
+Taken = TypeVar("Taken", bound=Admitted | Relayed)
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 
@@ -57,14 +60,9 @@ class Intake:
 
     def take(self, count: int) -> Admitted | Relayed:
         """The next rows, so many of them, all from the first batch that is pending; one more, not to cut a pair."""
-        first = self.pending.popleft()
+        first = self.pending[0]
         count = first.whole(count)
-        if count < len(first):
-            first, rest = first.split(count)
-            self.pending.appendleft(rest)
-        self.rows -= count
-        self.size = max(0, self.size - first.nbytes) if self.pending else 0
-        return first
+        return self._take(*first.split(count)) if count < len(first) else self._take(first, None)
 
     def nothing(self) -> Admitted | Relayed:
         """No rows, as of the last train."""
@@ -81,14 +79,7 @@ class Intake:
         first = self.pending[0]
         assert isinstance(first, Relayed)
         early, late = first.part(position, boundary)
-        if early is None:
-            return None
-        self.pending.popleft()
-        if late is not None:
-            self.pending.appendleft(late)
-        self.rows -= len(early)
-        self.size = max(0, self.size - early.nbytes) if self.pending else 0
-        return early
+        return None if early is None else self._take(early, late)
 
     def ends_with_row(self, count: int) -> bool:
         """Whether the first so many events can be taken as they are."""
@@ -132,13 +123,17 @@ class Intake:
 
     def take_events(self, count: int) -> Admitted | Relayed:
         """The next events, so many of them, or all of the first batch that is pending."""
-        first = self.pending.popleft()
-        if count < len(first.reached):
-            first, rest = first.part_at(count)
-            self.pending.appendleft(rest)
-        self.rows -= len(first)
-        self.size = max(0, self.size - first.nbytes) if self.pending else 0
-        return first
+        first = self.pending[0]
+        return self._take(*first.part_at(count)) if count < len(first.reached) else self._take(first, None)
+
+    def _take(self, early: Taken, late: Admitted | Relayed | None) -> Taken:
+        """Of the first batch that is pending, `early`; the rest stays."""
+        self.pending.popleft()
+        if late is not None:
+            self.pending.appendleft(late)
+        self.rows -= len(early)
+        self.size = max(0, self.size - early.nbytes) if self.pending else 0
+        return early
 
     @property
     def done(self) -> bool:
