@@ -230,6 +230,8 @@ class RunningUnit(Running):
     def status(self) -> UnitStatus:
         progress, failure = self.run.progress, self.look()
         troubles = self.run.troubles.now() if failure is None else []
+        if failure is None and (held := self.run.manager.held_up()) is not None:
+            troubles.append(held)
         awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
         state = "failed" if failure is not None else "ended" if self.run.done.is_set() else self.state
         return UnitStatus(

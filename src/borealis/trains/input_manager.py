@@ -34,6 +34,7 @@ from borealis.tuples import TIME
 
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
 TRAINS_AHEAD = 2  # trains made before they are asked for
+HELD_UP_S = 1.0  # from when on it is told that streams wait for another
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
 
@@ -72,6 +73,7 @@ class InputManager:
             self._intakes[name] = Intake(entry, sources[name], schema, cursor, self.clock.now(), cursor.ended, read)
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
+        self._held_since: float | None = None  # what is pending is, by a stream that has not come so far
         self._headers: dict[int, TrainInputs] = {}
         self._nudges = 0
         files = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
@@ -233,6 +235,15 @@ class InputManager:
         with self._changed:
             return sum(i.rows for i in self._intakes.values()) + sum(t.rows for t in self._trains.values())
 
+    def held_up(self) -> tuple[str, float] | None:
+        """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
+        since, live = self._held_since, self._live
+        if since is None or not isinstance(live, ByTime) or (seconds := self.clock.now() - since) < HELD_UP_S:
+            return None
+        slow = live.held_up_by()
+        others = [name for name in self._intakes if name not in slow]
+        return (f"{', '.join(others)} wait for {', '.join(slow)}: merge by time", seconds) if slow else None
+
     def train(self, number: int) -> Train:
         """A train that was made and not yet released."""
         return self._trains[number]
@@ -386,6 +397,8 @@ class InputManager:
         if merged.pieces:
             self._write(merged)
             return True
+        if self.by_time and self._held_since is None and any(i.pending for i in self._intakes.values()):
+            self._held_since = self.clock.now()
         for name, intake in self._intakes.items():
             if (error := intake.failure) is not None and not intake.pending:
                 if isinstance(error, BorealisError):
@@ -414,7 +427,7 @@ class InputManager:
     def _write(self, merged: Merged) -> None:
         pieces = merged.pieces
         number = self._made + 1
-        self._waits_since = None
+        self._waits_since = self._held_since = None
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary

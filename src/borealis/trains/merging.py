@@ -145,6 +145,14 @@ class ByTime:
         taken[order] = 1
         return Merged(pieces, (np.cumsum(taken) - 1)[order])
 
+    def held_up_by(self) -> list[str]:
+        """The inputs that the others wait for, if there is something that waits."""
+        limits = self._limits(self._bucket)
+        slowest = min(limit for limit, _ in limits)
+        found = [name for (limit, _), name in zip(limits, self._intakes, strict=True) if limit == slowest]
+        others = [i for name, i in self._intakes.items() if name not in found]
+        return found if any(i.pending for i in others) and slowest < LAST_TIME else []
+
     def _limits(self, bucket: int) -> list[tuple[int, int]]:
         """For each input what goes before all that it may still give, in whole buckets."""
         found = []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -21,11 +23,13 @@ from borealis.entry.admission import Cursor
 from borealis.errors import InputError, MachineError
 from borealis.machine import Machine
 from borealis.state.delta import from_stream
+from borealis.streams.section import Section, section
 from borealis.trains import input_manager
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.location import read
 from borealis.trains.progress import Progress
+from borealis.trains.relay import StreamInput
 from borealis.trains.train import cursors_from_json, cursors_to_json
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
@@ -633,3 +637,47 @@ def test_what_must_not_wait_does_not(harness: Make, news: str) -> None:
         case "many":
             source.give(*[5.0] * 12)
     one.take_until(lambda: bool(one.sizes))
+
+
+# -- streams that are read by time
+
+
+class Told:
+    """A stream whose sections come one by one, as the test says."""
+
+    def __init__(self) -> None:
+        self.coming: queue.Queue[Section | None] = queue.Queue()
+
+    def tell(self, times: list[int], bounds: list[int]) -> None:
+        rows = pa.table({"n": pa.array(times, pa.int64())})
+        at = np.full(len(bounds), len(times))
+        self.coming.put(section(0, rows, np.array(times, np.int64), at, np.array(bounds, np.int64)))
+
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        return iter(self.coming.get, None)
+
+    def stop(self) -> None:
+        self.coming.put(None)
+
+
+def test_it_is_told_which_stream_the_others_wait_for(tmp_path: Path) -> None:
+    feeds, clock = {"a": Told(), "b": Told()}, AheadClock()
+    schemas, paces = dict.fromkeys(feeds, pa.schema([("n", pa.int64())])), dict.fromkeys(feeds, 1)
+    inputs = [StreamInput(name) for name in feeds]
+    manager = InputManager(inputs, feeds, schemas, paces, tmp_path, bucket_us=10, machine=Machine(clock))
+    manager.start()
+    try:
+        feeds["a"].tell(list(range(30)), [])
+        while not manager.waiting():
+            assert manager.next_train(0, 0.01) is None
+        assert manager.held_up() is None  # not for long
+        clock.advance(100.0)
+        held = manager.held_up()
+        assert held is not None
+        assert held[0] == "a wait for b: merge by time"
+        assert held[1] >= 100.0
+        feeds["b"].tell([], [20])
+        assert manager.next_train(0, 10.0) == 1
+        assert (manager.train(1).rows, manager.held_up()) == (20, None)
+    finally:
+        manager.stop()
