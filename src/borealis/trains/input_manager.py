@@ -242,7 +242,7 @@ class InputManager:
             return None
         slow = live.held_up_by()
         others = [name for name in self._intakes if name not in slow]
-        return (f"{', '.join(others)} wait for {', '.join(slow)}: merge by time", seconds) if slow else None
+        return (f"for {', '.join(slow)}, behind {', '.join(others)} (merge: time)", seconds) if slow else None
 
     def train(self, number: int) -> Train:
         """A train that was made and not yet released."""

@@ -674,7 +674,7 @@ def test_it_is_told_which_stream_the_others_wait_for(tmp_path: Path) -> None:
         clock.advance(100.0)
         held = manager.held_up()
         assert held is not None
-        assert held[0] == "a wait for b: merge by time"
+        assert held[0] == "for b, behind a (merge: time)"
         assert held[1] >= 100.0
         feeds["b"].tell([], [20])
         assert manager.next_train(0, 10.0) == 1
