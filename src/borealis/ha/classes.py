@@ -21,7 +21,7 @@ from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
 from borealis.diagram.protection import Protection
 from borealis.diagram.repeating import unrepeatable
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import LATE, Spec
 from borealis.ha.retention import retention_of
 
 REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
@@ -37,6 +37,7 @@ class Classified:
     random_boxes: tuple[str, ...] = ()  # boxes that compute something else the next time, from the same input
     retention: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `retention_of`
     unsafe_effects: tuple[str, ...] = ()  # boxes that change the world outside by what a backup may not come to again
+    timeless: Mapping[str, str] = field(default_factory=dict)  # streams it reads that have no boundaries, and a reader
 
     @property
     def nondeterministic(self) -> bool:
@@ -51,7 +52,9 @@ def classify(spec: Spec, piece: Piece, protection: Protection | None = None) -> 
     kind = most_general(one for one, _ in why.values())
     random_boxes = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).nondeterminism)
     effects = _unsafe_effects(spec, piece, random_boxes, by_time)
-    return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects)
+    late = [arrow for arrow in piece.reads if arrow.endswith(LATE)]  # of such tuples nothing is known before they come
+    timeless = {arrow: next(name for name in piece.boxes if arrow in spec.box(name).sources) for arrow in late}
+    return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects, timeless)
 
 
 def most_general(classes: Iterable[str]) -> str:

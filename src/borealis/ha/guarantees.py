@@ -68,6 +68,10 @@ def _precisely(approach: str, classified: Classified) -> str:
 
 def check_guarantee(protection: Protection | None, classified: Classified) -> None:
     """Raise a DiagramError, with the reason, if what is asked of an approach cannot be given for such a unit."""
+    if protection is not None and protection.merge == "time" and classified.streams > 1:
+        for stream, box in classified.timeless.items():
+            reason = f"'merge: time' would wait for '{stream}', which does not tell how far it has come"
+            raise protection.wrong(reason, f"let '{box}', which reads it, begin a unit of its own (--cut {box})")
     if protection is None or protection.guarantee is None:
         return
     approach, guarantee = protection.ha, protection.guarantee

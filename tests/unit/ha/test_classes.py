@@ -7,7 +7,9 @@ import pytest
 from borealis.diagram import Diagram, Spec, window
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.protection import Protection
+from borealis.errors import DiagramError
 from borealis.ha.classes import Classified, classify
+from borealis.ha.guarantees import check_guarantee
 from borealis.ha.retention import retention_horizon, retention_of
 from borealis.tuples import LAST_TIME
 
@@ -85,6 +87,20 @@ def test_streams_that_are_read_by_time_are_as_one() -> None:
     assert kinds(found) == expected | {"dice": "arbitrary"}
     assert found.why["both"][1] == "a and b are read by time, in an order of their own"
     assert kinds(classify(spec, piece, Protection(ha="active")))["both"] == "arbitrary"
+
+
+def test_a_stream_without_boundaries_cannot_be_read_by_time_beside_others() -> None:
+    d = Diagram("tardy")
+    a = d.input("a", COLUMNS, late="keep")
+    a.filter("k > 0", name="some").output("some")
+    a.late.filter("k > 0", name="tardy").output("tardy")
+    protection = Protection(ha="active", merge="time")
+    spec, [piece] = units(d)
+    with pytest.raises(DiagramError, match=r"would wait for 'a.late', .*--cut tardy"):
+        check_guarantee(protection, classify(spec, piece, protection))
+    check_guarantee(Protection(ha="active"), classify(spec, piece))
+    for piece in units(d, "tardy")[1]:
+        check_guarantee(protection, classify(spec, piece, protection))
 
 
 def test_what_is_written_must_come_again() -> None:
