@@ -191,7 +191,7 @@ def _without_publishers(facts: bytes) -> bytes:
     return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
 
 
-@mutant(68, kinds=("kill",))
+@mutant(168, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
 def forgets_readers(patch: pytest.MonkeyPatch) -> None:
     """A backup does not hear which readers its streams have: it keeps nothing for them."""
     text = "self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}"
