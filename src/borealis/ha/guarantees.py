@@ -83,7 +83,8 @@ def check_guarantee(protection: Protection | None, classified: Classified) -> No
         box = classified.unsafe_effects[0]
         reason = f"'{box}' may have written what its backup comes to in another order, or not again"
         by_time = "" if classified.random_boxes else "read streams by time (--merge time), "
-        raise _impossible(protection, reason, f"{by_time}let its unit begin with it (--cut {box}), or guarantee no-loss")
+        hint = f"{by_time}let its unit begin with it (--cut {box}), or guarantee no-loss"
+        raise _impossible(protection, reason, hint)
     if guarantee == "gap" or approach not in ("active", "upstream-backup"):
         return
     if guarantee == "precise" and classified.random_boxes:
