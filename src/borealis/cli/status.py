@@ -274,7 +274,8 @@ def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
     """The backup's node, and what is promised."""
     if protection is None:
         return "-", "-"
-    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}"
+    by_time = ", by time" if protection.bucket_ms else ""
+    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}{by_time}"
 
 
 def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> FittingTable:

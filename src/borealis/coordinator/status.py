@@ -211,6 +211,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         approach=promised.approach,
         guarantee=promised.guarantee or "",
         interval_ms=promised.interval_us / 1000,
+        bucket_ms=promised.bucket_us / 1000 if promised.bucket_us and len(place.reads) > 1 else None,
         incarnation=place.incarnation,
         backup=place.backup,
         state=state,

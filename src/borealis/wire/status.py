@@ -62,6 +62,7 @@ class ProtectionView(GuardFacts, View):
     state: ProtectionState
     backup: str | None  # the node that would take over
     interval_ms: float | None = None  # between checkpoints or trimming messages
+    bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
     takeovers: int = 0
     last_takeover: Takeover | None = None
 

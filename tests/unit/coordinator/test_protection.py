@@ -13,9 +13,11 @@ from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import unit_order
 from borealis.coordinator.placement import Load, candidates, entry_backup, with_backups
+from borealis.coordinator.status import status_view
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection
 from borealis.errors import BorealisError, ClusterError, DiagramError
+from borealis.wire.status import CoordinatorView
 
 PASSIVE, ACTIVE = Protection(ha="passive"), Protection(ha="active")
 
@@ -186,6 +188,16 @@ def test_undeploy_reaches_standbys(town: Town) -> None:
     deploy(town.cluster, Deployment(yaml=traffic(), ha="passive"))
     assert undeploy(town.cluster, "traffic") == set()
     assert all(not (n.units or n.entries or n.guards) for n in town.yard.nodes.values())
+
+
+def test_the_nodes_are_told_how_several_streams_are_read(town: Town) -> None:
+    deploy(town.cluster, Deployment(yaml=two_sides(), ha="active", merge="time", bucket="50 ms"))
+    key = "sides", "u1"
+    guards = [node.units[key].guard for node in town.yard.nodes.values() if key in node.units]
+    assert [guard.protection.bucket_us for guard in guards if guard is not None] == [50_000, 50_000]
+    me = CoordinatorView(version="1", incarnation="x", address="", pid=1, catalog="", started=0.0)
+    view = status_view(town.cluster, me, [])
+    assert [unit.protection.bucket_ms for unit in view.units if unit.protection] == [50.0]
 
 
 # -- refused
