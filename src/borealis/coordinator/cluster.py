@@ -43,16 +43,19 @@ class Cluster:
     # -- nodes
 
     def heard(self, status: NodeStatus) -> None:
-        """Take a heartbeat. A name or address is given away as soon as its holder does not answer a ping."""
-        try:
-            self._heard(status)
-        except TakenError:
-            holder = self.members.holder(status)
-            if holder is None or self._answers(holder):
-                raise
-            with self._guard:
-                self.members.died(holder.name, holder.status.incarnation)
-            self._heard(status)
+        """Take a heartbeat. A name or address is given away as soon as its holder does not answer a ping; meanwhile
+        another process may have got it, that is dead as well, and whose heartbeat was under way for long.
+        """
+        while True:
+            try:
+                return self._heard(status)
+            except TakenError:
+                holder = self.members.holder(status)
+                if holder is not None and self._answers(holder):
+                    raise
+                if holder is not None:
+                    with self._guard:
+                        self.members.died(holder.name, holder.status.incarnation)
 
     def _heard(self, status: NodeStatus) -> None:
         now = self.clock.time()

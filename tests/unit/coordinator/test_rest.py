@@ -17,6 +17,7 @@ from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
 from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.http_auth import BODY_BYTES_MOST
+from borealis.coordinator.membership import Member
 from borealis.errors import ExpressionError, WireError
 from borealis.gateway.stream_api import gateway
 from borealis.streams.status import QueueStatus
@@ -187,6 +188,25 @@ def test_a_name_in_use_is_refused_while_its_holder_answers(town: Rest) -> None:
     town.yard.down.add("node1")  # killed, and started again at once: three seconds need not pass
     assert town.http.post("/v1/nodes", content=other.encode()).status_code == 200
     assert town.cluster.address("node1") == "grpc://127.0.0.1:99"
+
+
+def test_a_heartbeat_of_the_dead_that_was_under_way_keeps_a_name_from_nobody(
+    town: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node was killed twice: what the second process sent comes while the third is being let in."""
+    status = town.yard["node1"].status()
+    dead, alive = (status.model_copy(update={"incarnation": n, "address": f"grpc://127.0.0.1:9{n}"}) for n in "23")
+    town.yard.down.add("node1")
+    under_way, answers = [dead], town.cluster._answers
+
+    def meanwhile(holder: Member) -> bool:
+        if under_way:
+            town.cluster.heard(under_way.pop())
+        return answers(holder)
+
+    monkeypatch.setattr(town.cluster, "_answers", meanwhile)
+    assert town.http.post("/v1/nodes", content=alive.encode()).status_code == 200
+    assert town.cluster.address("node1") == alive.address
 
 
 def test_a_node_can_be_told_to_go(town: Rest) -> None:
