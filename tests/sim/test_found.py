@@ -274,6 +274,21 @@ FOUND = {
         Fault(2.07, 4.0, "power cut", ("node2",)),
         durable=True,
     ),
+    # a node was killed twice, and a heartbeat of the second process came while the third was being let in: it ended
+    "a heartbeat of the dead that was under way": plan(
+        950139,
+        "tens",
+        ("tens",),
+        ("passive", "no-loss"),
+        Fault(1.589, 2.79, "kill", ("node2",), 0.0015),
+        Fault(2.168, 2.309, "kill", ("node2",)),
+        Fault(2.557, 3.557, "kill", ("node1",)),
+        Fault(5.758, 6.146, "kill", ("node1",), 0.0021),
+        Fault(5.758, 10.758, "kill successor", (), 0.02),
+        Fault(6.869, 7.045, "kill", ("node3",)),
+        durable=True,
+        lean=True,
+    ),
 }
 
 
