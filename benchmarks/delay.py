@@ -12,7 +12,6 @@ The cases take turns; a figure is the median of the runs.
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from typing import Any
 
 from borealis import Diagram
 
-from .latency_feed import COLUMNS, DRAIN_S, FILTER, Ages, Phase, batch, feed, now_us, take_batch
-from .measuring import Lines, Say, meter, part_by_part, terminable
+from .latency_feed import COLUMNS, FILTER, Phase
+from .latency_nodes import feed_and_read
+from .measuring import Lines, Say, part_by_part, terminable
 from .recovery_cluster import Cluster, cluster
 from .recovery_plot import axes, refuse_without_matplotlib
 
@@ -62,7 +62,6 @@ class Case:
 
     policy: str
     bucket_ms: int | None = None
-
     ha: str = "amnesia"
 
     @property
@@ -118,28 +117,10 @@ def buckets(options: Options, say: Say) -> Lines:
 
 def measure(running: Cluster, case: Case, phases: Sequence[Phase]) -> dict[str, Any]:
     """One case, from its deployment to its end."""
-    name, client, ages, lines = case.name, running.client, Ages(), list[dict[str, Any]]()
-    diagram = Diagram.from_yaml(DIAGRAM.format(name=name, columns=COLUMNS, keep=FILTER))
-    client.deploy(diagram, place={"all": "node1"}, **case.protection)
-    subscription = client.subscribe(f"{name}/out", start="oldest")
-
-    def read() -> None:
-        for section in subscription.sections():
-            take_batch(ages, now_us(), section.rows)
-
-    reader = threading.Thread(target=read, name=f"read-{name}", daemon=True)
-    try:
-        reader.start()
-        publishers, pids = [client.publisher(f"{name}/{one}") for one in INPUTS], running.pids()
-        for tick in feed(phases, ages, False, lambda: meter(pids), lines.append):
-            for publisher in publishers:
-                publisher.send_batch(batch(*tick))
-        for publisher in publishers:
-            publisher.close(DRAIN_S)
-    finally:
-        subscription.stop()
-        reader.join(DRAIN_S)
-        client.undeploy(name)
+    lines: Lines = []
+    diagram = Diagram.from_yaml(DIAGRAM.format(name=case.name, columns=COLUMNS, keep=FILTER))
+    running.client.deploy(diagram, place={"all": "node1"}, **case.protection)
+    feed_and_read(running, case.name, INPUTS, False, phases, lines)
     return lines[0]
 
 

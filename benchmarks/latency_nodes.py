@@ -42,11 +42,23 @@ def chain(query: str, name: str) -> Diagram:
 
 def measure(running: Cluster, nodes: int, query: str, phases: Sequence[Phase], lines: list[dict[str, Any]]) -> None:
     """A chain at one rate after the other; adds to `lines` as it goes. The first phase only warms up."""
-    client, cuts, name = running.client, CUTS[nodes], f"{query}{nodes}"
-    ages = Ages()
+    cuts, name = CUTS[nodes], f"{query}{nodes}"
     places = {box: f"node{number}" for number, box in enumerate(("kept", *cuts), 1)}
-    client.deploy(chain(query, name), cut=cuts, place=places)
+    running.client.deploy(chain(query, name), cut=cuts, place=places)
+    feed_and_read(running, name, ("rows",), query == "windowed", phases, lines)
 
+
+def feed_and_read(
+    running: Cluster,
+    name: str,
+    inputs: Sequence[str],
+    windowed: bool,
+    phases: Sequence[Phase],
+    lines: list[dict[str, Any]],
+) -> None:
+    """What is deployed under this name gets the rows of each tick on each of these inputs, and ends; its output is
+    `out`. Adds the figures of each phase but the first to `lines`."""
+    client, ages = running.client, Ages()
     subscription = client.subscribe(f"{name}/out", start="oldest")
 
     def read() -> None:
@@ -56,10 +68,12 @@ def measure(running: Cluster, nodes: int, query: str, phases: Sequence[Phase], l
     reader = threading.Thread(target=read, name=f"read-{name}", daemon=True)
     try:
         reader.start()
-        publisher, pids = client.publisher(f"{name}/rows"), running.pids()
-        for tick in feed(phases, ages, query == "windowed", lambda: meter(pids), lines.append):
-            publisher.send_batch(batch(*tick))
-        publisher.close(DRAIN_S)
+        publishers, pids = [client.publisher(f"{name}/{one}") for one in inputs], running.pids()
+        for tick in feed(phases, ages, windowed, lambda: meter(pids), lines.append):
+            for publisher in publishers:
+                publisher.send_batch(batch(*tick))
+        for publisher in publishers:
+            publisher.close(DRAIN_S)
     finally:
         subscription.stop()
         reader.join(DRAIN_S)
