@@ -19,6 +19,7 @@ from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
+from borealis.streams.tentative import Wants, fork_place
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Peers
 from borealis.wire.endpoints import Endpoints, Location
@@ -230,12 +231,15 @@ class LocalFeed:
         self.next_id, self.epoch = queue.register(wanted.reader, start), queue.epoch
         self.incarnation = wanted.incarnation  # this node knows what it serves
         self._queue, self._boundary, self._look_s, self._cancelled = queue, wanted.boundary, look_s, False
+        self._at, self._wants = wanted.fork, wanted.wants
 
     def __iter__(self) -> Iterator[Section]:
         while not self._cancelled:
-            section = self._queue.read(self.next_id, self._boundary, self._look_s)
+            section = self._queue.read_any(self.next_id, self._boundary, self._at, self._wants, self._look_s)
             if section is not None:
-                self.next_id, self._boundary = section.stop, section.final
+                self._at = fork_place(self._at, section)
+                if section.stable:
+                    self.next_id, self._boundary = section.stop, section.final
                 yield section
             elif self._queue.ended:
                 return
@@ -257,6 +261,7 @@ class StreamFeed:
         epoch: str | None,
         timings: StreamTimings | None = None,
         machine: Machine = HERE,
+        wants: Wants = "stable",
     ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
@@ -281,6 +286,7 @@ class StreamFeed:
             self._broken,
             Backoff(self._timings.retries, machine.clock),
             reader=reader,
+            wants=wants,
             pause=self._pause,
         )
 
@@ -293,7 +299,8 @@ class StreamFeed:
             if isinstance(feed := self._follower.feed, WireSubscription):
                 self._routes.put(self.stream, feed.address, feed.incarnation)
             yield section
-            self._acks.put(self.stream, self.reader, 0, section.stop)
+            if section.stable:
+                self._acks.put(self.stream, self.reader, 0, section.stop)
 
     def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises what only a person can mend."""

@@ -72,6 +72,16 @@ class Held:
         before = self.places[at - 1] if at > self._head else (over[0], limit[1])
         return before if before[0] > over[0] else (over[0], limit[1])
 
+    def behind(self, boundary: int) -> Place:
+        """The place of the first section that begins behind a boundary or goes beyond it, or the end."""
+        at = bisect_left(self.places, boundary, self._head, key=lambda place: place[1])
+        if at < len(self.places) and self.sections[at].standing < boundary == self.places[at][1]:
+            at += 1
+        if at == len(self.places):
+            return self.next, self.boundary
+        first = self.sections[at]
+        return first.first, max(first.standing, boundary)
+
     def parts(self, start: int, boundary: int, most_bytes: int) -> list[Section]:
         """The sections behind a place, as many as fit; the first of them may begin before it and be too large."""
         at = bisect_right(self.places, (start, boundary), self._head)

@@ -19,6 +19,7 @@ from borealis.streams.id_gaps import Jumps
 from borealis.streams.section import NOTHING, Place, Section, joined
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus
+from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 OTHER_IDS = "these ids are of another stream, or of an earlier life of this one"
@@ -82,6 +83,7 @@ class OutputQueue:
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
         self._mirrored = set(self._readers)  # those that an increment may take away
         self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
+        self._tail: Tail | None = None  # tentative tuples behind all of this
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
@@ -153,6 +155,31 @@ class OutputQueue:
             self._check_open()
             return not self._is_full()
 
+    def fork(self, name: str) -> None:
+        """What follows is tentative, until `drop_fork`; what is stable goes on at the same id."""
+        with self._more:
+            self._tail = Tail(name, self.schema, (self._held.next, self._held.boundary))
+            self._more.notify_all()
+
+    @property
+    def tail(self) -> Tail | None:
+        """The tentative end, if there is one."""
+        return self._tail
+
+    def append_tentative(self, section: Section) -> None:
+        """Add to the tentative end. Never waits."""
+        section.check()
+        with self._more:
+            if self._tail is not None:
+                self._tail.append(section, self.limits.bytes_most)
+                self._more.notify_all()
+
+    def drop_fork(self) -> None:
+        """All that was tentative is void; harmless if nothing was."""
+        with self._more:
+            self._tail = None
+            self._more.notify_all()
+
     def jump_to(self, first: int) -> None:
         """The next tuple gets this id; a reader that wants one of those left out goes on there."""
         with self._more:
@@ -204,6 +231,34 @@ class OutputQueue:
         if len(parts) == 1:
             parts[0] = parts[0].cut(most_bytes)
         return joined(parts).above(boundary)
+
+    def read_any(
+        self, start: int, boundary: int, at: ForkPlace | None, wants: Wants, wait: float, most_bytes: int = 1 << 20
+    ) -> Section | None:
+        """Like `read`, for a reader of tentative tuples that is `at` such a place in a fork, or in none.
+
+        When the fork that it was in is over, it hears that first.
+        """
+        if wants == "stable":
+            return self.read(start, boundary, wait, most_bytes)
+        with self._more:
+            self._more.wait_for(lambda: self._is_any_news(start, boundary, at, wants), wait)
+            self._check_open()
+            tail, stable = self._tail, self._is_news(start, boundary) or self._is_wrong(start)
+            if at is not None and (tail is None or tail.fork != at[0]):
+                return Section(start, self._held.none, NOTHING, NOTHING, NOTHING, boundary, undo=True)
+            if tail is not None and not (stable and (at is None or wants == "both")):
+                return tail.read(at, boundary, most_bytes)
+        return self.read(start, boundary, 0.0, most_bytes) if stable else None
+
+    def _is_any_news(self, start: int, boundary: int, at: ForkPlace | None, wants: Wants) -> bool:
+        tail = self._tail
+        if at is not None and (tail is None or tail.fork != at[0]):
+            return True
+        if tail is not None and tail.has_news(at, boundary):
+            return True
+        waits = at is not None and wants == "either"
+        return self._closed or (not waits and (self._is_news(start, boundary) or self._is_wrong(start)))
 
     def lost_between(self, start: int, first: int) -> int:
         """How many tuples there were between an id that was asked for and the one that was given; jumps are none."""
@@ -454,8 +509,8 @@ class OutputQueue:
             raise ValueError(f"a section from {begin} cannot follow {end} in stream {self.stream}")
         if len(section) and self.ended:
             raise ValueError(f"stream {self.stream} has ended: no tuple can follow")
-        if section.undo:
-            raise ValueError(f"a section that takes back what stream {self.stream} has given")
+        if section.undo or not section.stable:
+            raise ValueError(f"a section that is not stable among the stable ones of stream {self.stream}")
         if not section.rows.schema.equals(self.schema):
             raise ValueError(f"a section of {section.rows.schema} in stream {self.stream} of {self.schema}")
 

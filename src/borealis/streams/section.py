@@ -28,7 +28,8 @@ class Section:
     """Tuples `first` to `stop` (exclusive) of a stream, in order, and the boundaries with `first <= at <= stop`.
 
     On streams that carry revisions the last column is the tuples' `Kind`: without it, all are insertions. A section is
-    stable or tentative as a whole; one with `undo` takes back what was sent from `first` on, and then brings its own.
+    stable, or tentative as a whole: then its ids are those of a fork, from where the stable ones stopped. One with
+    `undo` has no tuples: it says that all tentative ones are void, and that stable ones go on at `first`.
     """
 
     first: int
@@ -37,7 +38,7 @@ class Section:
     at: Int64s  # for each boundary the id of the tuple it stands before, not falling
     bound: Int64s  # the times of the boundaries, rising, each above `standing`
     standing: int = FIRST_TIME  # the boundary in force before all of this
-    stable: bool = True
+    fork: str = ""  # by whose name it is tentative; empty: it is stable
     undo: bool = False
 
     def __len__(self) -> int:
@@ -47,6 +48,10 @@ class Section:
     def stop(self) -> int:
         """The id behind the last tuple."""
         return self.first + len(self.time)
+
+    @property
+    def stable(self) -> bool:
+        return not self.fork
 
     @property
     def final(self) -> int:
@@ -115,7 +120,7 @@ class Section:
 
     def is_continued_by(self, other: Section) -> bool:
         """Whether both can be one: nothing is between them, and what holds for the one holds for the other."""
-        return other.first == self.stop and other.stable == self.stable and not other.undo
+        return other.first == self.stop and other.fork == self.fork and not other.undo
 
     def cut(self, most_bytes: int) -> Section:
         """Its beginning, about so large; one tuple at least."""
@@ -168,12 +173,12 @@ def from_batch(
     first: int,
     bounds: tuple[Int64s, Int64s, int],
     *,
-    stable: bool = True,
+    fork: str = "",
     undo: bool = False,
 ) -> Section:
     """A section from `Section.batch`; `schema` has the columns before the times, `bounds` what stands where."""
     rows = pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
-    return Section(first, rows, _numbers(batch.columns[len(schema)], np.int64), *bounds, stable, undo)
+    return Section(first, rows, _numbers(batch.columns[len(schema)], np.int64), *bounds, fork, undo)
 
 
 def _column(kind: pa.DataType, numbers: NDArray[Any], plain: type[np.generic]) -> pa.Array:

@@ -51,7 +51,7 @@ class QueueSnapshot:
                 rows.write_batch(s.batch(schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
                 bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        each = [{"first": s.first, "standing": s.standing, "stable": s.stable, "undo": s.undo} for s in self.sections]
+        each = [{"first": s.first, "standing": s.standing} for s in self.sections]
         head = {name: getattr(self, name) for name in _FACTS} | {"sections": each}
         return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
 
@@ -103,7 +103,7 @@ def _sections(
     found = []
     for rows, bounds, each in zip(tuples, boundaries, head["sections"], strict=True):
         at = (bounds.column("at").to_numpy(), bounds.column("bound").to_numpy(), each["standing"])
-        one = from_batch(rows, user, int(each["first"]), at, stable=each["stable"], undo=each["undo"])
+        one = from_batch(rows, user, int(each["first"]), at)
         one.check()
         found.append(one)
     return found

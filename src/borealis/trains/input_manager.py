@@ -21,18 +21,15 @@ from borealis.entry.admission import Cursor, EntryPoint
 from borealis.errors import BorealisError, InputError, MachineError
 from borealis.kernels.time_of import TimeOf
 from borealis.machine import HERE, Machine
-from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
 from borealis.threads import Task
-from borealis.trains.header import PAYLOADS, TrainInputs
+from borealis.trains.header import TrainInputs
 from borealis.trains.intake import READ_AHEAD, Admission, Intake
-from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
+from borealis.trains.line import Cut, Line
 from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, Replay
-from borealis.trains.relay import Relay, Relayed, SectionSource, StreamInput
+from borealis.trains.relay import Relay, SectionSource, StreamInput
 from borealis.trains.train import Train
-from borealis.tuples import TIME
 
-INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
 TRAINS_AHEAD = 2  # trains made before they are asked for
 HELD_UP_S = 1.0  # from when on it is told that streams wait for another
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
@@ -74,18 +71,12 @@ class InputManager:
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
         self._held_since: float | None = None  # what is pending is, by a stream that has not come so far
-        self._headers: dict[int, TrainInputs] = {}
         self._nudges = 0
         files = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
         streams = all(isinstance(spec, StreamInput) for spec in inputs)
         self.by_time = files or (streams and len(inputs) > 1 and bucket_us is not None)
-        self._next_cause = next_cause
-        self._trains: dict[int, Train] = {}
-        self._made = trains  # number of the newest train
-        self._handed = trains  # number of the newest train that was handed out
+        self._trunk = Line(self._intakes, depot, next_cause, trains)
         self._paused = False
-        self._released = trains
-        self.finished = all(i.done for i in self._intakes.values())  # every input had ended with the newest train
         self.failure: BaseException | None = None  # in reading, once all trains before it are made
         self._stopped = False
         self._news = 0  # counts what the making of trains may be waiting for
@@ -110,18 +101,14 @@ class InputManager:
                 intake = self._intakes[name]
                 intake.entry.cursor = intake.cut = cursor
                 intake.source_ended = cursor.ended
-            self._next_cause = next_cause
-            self._made = self._handed = self._released = trains
-            self.finished = all(i.done for i in self._intakes.values())
+            self._trunk.begin(next_cause, trains)
             self._tell()
 
     def put_back(self, train: Train, header: TrainInputs) -> None:
         """Hand this train out first, and go on behind it; only before `start`."""
         self.begin_at(train.cursors, train.next_cause, train.number - 1)
         with self._changed:
-            self._headers[train.number] = header
-            self._trains[train.number] = train
-            self._made = train.number
+            self._trunk.add(Cut(train, header))
             self._tell()
 
     def replay(self, replays: Iterable[Replay]) -> None:
@@ -173,6 +160,11 @@ class InputManager:
             reader.join(max(0.0, until - self.clock.now()))
 
     @property
+    def finished(self) -> bool:
+        """Whether every input had ended with the newest train."""
+        return self._trunk.finished
+
+    @property
     def deterministic(self) -> bool:
         """Whether the same causes will stand for the same tuples if this is read again: nothing depends on arrival."""
         idle = any(i.entry.spec.idle_us for i in self._intakes.values())
@@ -183,7 +175,7 @@ class InputManager:
 
     def cursors(self) -> dict[str, Cursor]:
         """Where every input stands after the newest train."""
-        return {name: intake.cut for name, intake in self._intakes.items()}
+        return self._trunk.cursors()
 
     def rows_read(self) -> int:
         """How many rows all inputs have given so far, whether they are in a train or not; earlier starts included."""
@@ -199,10 +191,10 @@ class InputManager:
             nudges = self._nudges
         while True:
             with self._changed:
-                seen, last = self._news, max(after, self._released)  # it may have begun elsewhere, even while we waited
-                if self._made > last and not self._paused:
-                    self._handed = max(self._handed, last + 1)
-                    return last + 1
+                trunk = self._trunk
+                seen, last = self._news, max(after, trunk.released)  # it may have begun elsewhere, even while we waited
+                if trunk.made > last and not self._paused:
+                    return trunk.hand_out(last + 1)
                 if self._stopped or self.failure is not None or self._nudges != nudges:
                     return None
             if not self._paused and self._work_on(wanted=True):
@@ -223,7 +215,7 @@ class InputManager:
         """Hand out no more trains until `resume`; returns the number of the last one that was handed out."""
         with self._changed:
             self._paused = True
-            return self._handed
+            return self._trunk.handed
 
     def resume(self) -> None:
         with self._changed:
@@ -233,7 +225,7 @@ class InputManager:
     def waiting(self) -> int:
         """How many rows have arrived and are in no committed train."""
         with self._changed:
-            return sum(i.rows for i in self._intakes.values()) + sum(t.rows for t in self._trains.values())
+            return self._trunk.waiting
 
     def held_up(self) -> tuple[str, float] | None:
         """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
@@ -246,33 +238,19 @@ class InputManager:
 
     def train(self, number: int) -> Train:
         """A train that was made and not yet released."""
-        return self._trains[number]
+        return self._trunk.train(number)
 
     def header(self, number: int, *, files: bool = False) -> TrainInputs:
-        """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path.
-
-        With `files`, all rows are in files: for workers that get the header as JSON.
-        """
-        header = self._headers[number]
-        for name, one in header["inputs"].items():
-            for which in PAYLOADS:
-                if files and isinstance(rows := one[which], pa.Buffer):
-                    path = self.depot / f"{number}.{name}.{which}.arrow"
-                    path.write_bytes(memoryview(rows))
-                    one[which] = str(path)
-        return header
+        """What workers must know of a train; see `Line.header`."""
+        return self._trunk.header(number, files=files)
 
     def release(self, number: int) -> None:
         """The train is committed: forget it, and tell sources that wait for that."""
         with self._changed:
-            train = self._trains.pop(number)
-            header = self._headers.pop(number)
-            self._released = number
+            train, files = self._trunk.release(number)
             self._tell()
-        for one in header["inputs"].values():
-            for which in PAYLOADS:
-                if isinstance(path := one[which], str):
-                    Path(path).unlink(missing_ok=True)
+        for path in files:
+            Path(path).unlink(missing_ok=True)
         for name, intake in self._intakes.items():
             committed = getattr(intake.source, "committed", None)
             if committed is not None:
@@ -313,7 +291,7 @@ class InputManager:
                 if self._stopped or self.failure is not None:
                     return
                 # small batches wait for each other until a train is wanted
-                ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
+                ahead = self._trunk.made - self._trunk.released < TRAINS_AHEAD and any(i.crowded for i in intakes)
             if not (ahead and self._work_on(wanted=False)):
                 with self._crowded:
                     self._crowded.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
@@ -422,61 +400,9 @@ class InputManager:
         self._waits_since = self.clock.now() if self._waits_since is None else self._waits_since
         return self.clock.now() < self._waits_since + self.admission.company_s
 
-    # -- writing a train
-
     def _write(self, merged: Merged) -> None:
-        pieces = merged.pieces
-        number = self._made + 1
         self._waits_since = self._held_since = None
-        standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
-        for piece in reversed(pieces):
-            standing[piece.name] = piece.rows.start.boundary
-        causes = numbered(pieces, merged.order, self._next_cause)
-        header: TrainInputs = {"train": number, "inputs": {}}
-        rows = 0
-        for name, intake in self._intakes.items():
-            mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
-            stands = [b for p, c in mine for b in bounds(p, c)]
-            timed = intake.entry.time_column == TIME
-            size = sum(p.rows.nbytes for p, _ in mine)
-            table = with_cause(mine, late=False, timed=timed)
-            late = with_cause(mine, late=True, timed=timed)
-            header["inputs"][name] = {
-                "time": intake.entry.time_column,
-                "standing": standing[name],
-                "cause": [c for c, _ in stands],
-                "bound": [b for _, b in stands],
-                "rows": self._payload(f"{number}.{name}.rows.arrow", table, size),
-                "late": self._payload(f"{number}.{name}.late.arrow", late, size),
-            }
-            rows += sum(len(p.rows) for p, _ in mine)
-        final = all(i.done for i in self._intakes.values())
-        leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
-        jumps = any(isinstance(p.rows, Relayed) and p.rows.jumps for p in pieces)  # its first event stands behind it
+        cut = self._trunk.cut(merged)
         with self._changed:
-            self._next_cause += sum(map(len, causes))
-            self._headers[number] = header
-            self._trains[number] = Train(
-                number,
-                self.cursors(),
-                self._next_cause,
-                rows,
-                final,
-                determinants(pieces),
-                merged.silent,
-                merged.free,
-                leaps,
-                jumps,
-            )
-            self._made, self.finished = number, final
+            self._trunk.add(cut)
             self._tell()
-
-    def _payload(self, name: str, table: pa.Table | None, size: int) -> pa.Buffer | str | None:
-        if table is None:
-            return None
-        if size <= INLINE_BYTES_MOST:
-            return to_stream(table)
-        path = self.depot / name
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table)
-        return str(path)

@@ -11,6 +11,7 @@ from borealis.errors import StreamError
 from borealis.machine import HERE, Machine
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
+from borealis.streams.tentative import fork_place
 from borealis.wire.calls import Calls, StreamHost, answering
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
@@ -61,7 +62,7 @@ class ServedFeed:
         self._reader = wanted.reader or f"~{machine.chance.token(16)}"
         start = queue.newest() if wanted.start == "newest" else None if wanted.start == "oldest" else wanted.start
         self._next = queue.register(self._reader, start)
-        self._boundary = wanted.boundary
+        self._boundary, self._at = wanted.boundary, wanted.fork
         self._quiet_ticks = 0
         self._done = False
         self._key = (wanted.stream, self._reader)
@@ -87,7 +88,8 @@ class ServedFeed:
             if self._passing:
                 self._queue.ack(self._reader, 1, self._next)  # gRPC has taken what was pushed before
             while not self._is_over():
-                section = self._queue.read(self._next, self._boundary, self._timings.tick_s, SECTION_BYTES_MOST)
+                place = (self._next, self._boundary, self._at)
+                section = self._queue.read_any(*place, self._wanted.wants, self._timings.tick_s, SECTION_BYTES_MOST)
                 if section is None:
                     self._quiet_ticks += 1
                     if self._quiet_ticks * self._timings.tick_s >= self._timings.heartbeat_s:
@@ -97,7 +99,7 @@ class ServedFeed:
             raise StopIteration
 
     def _before_stop(self, section: Section) -> Section:
-        stop = self._wanted.stop
+        stop = self._wanted.stop if section.stable else None
         if stop is not None and stop < section.first:  # ids jumped over it
             return section.bare()
         return section if stop is None else section.until(stop)
@@ -138,9 +140,15 @@ class ServedFeed:
         return self._done or (stop is not None and self._next >= stop) or self._is_cancelled()
 
     def _push(self, section: Section) -> tuple[pa.RecordBatch, bytes]:
-        skipped, self._quiet_ticks = section.first - self._next, 0
-        lost = self._queue.lost_between(self._next, section.first) if skipped else 0
-        self._next, self._boundary, self._done = section.stop, section.final, section.ended
+        self._quiet_ticks = 0
+        if section.stable:
+            skipped = section.first - self._next
+            lost = self._queue.lost_between(self._next, section.first) if skipped else 0
+            self._next, self._boundary, self._done = section.stop, section.final, section.ended
+        else:
+            same = self._at is not None and self._at[0] == section.fork
+            skipped = lost = section.first - self._at[1] if self._at is not None and same else 0
+        self._at = fork_place(self._at, section)
         head = SectionHead(
             first=section.first,
             standing=section.standing,
@@ -148,7 +156,7 @@ class ServedFeed:
             bound=section.bound.tolist(),
             lost=lost,
             jump=lost < skipped,
-            stable=section.stable,
+            fork=section.fork,
             undo=section.undo,
         )
         return section.batch(self.schema), head.encode()

@@ -17,6 +17,7 @@ from borealis.errors import BorealisError, StreamError
 from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff
 from borealis.streams.section import Section
+from borealis.streams.tentative import ForkPlace, Wants, fork_place
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.endpoints import Endpoints
 from borealis.wire.messages import Subscribe
@@ -50,6 +51,7 @@ class Follower:
         start: Start = "oldest",
         stop: int | None = None,
         reader: str | None = None,
+        wants: Wants = "stable",
         pause: Callable[[float], object] | None = None,
         machine: Machine = HERE,
     ) -> None:
@@ -61,7 +63,8 @@ class Follower:
         self.stopped, self.opened = machine.threads.event(), machine.threads.event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
-        self._stop, self._reader, self._pause = stop, reader, pause or self.stopped.wait
+        self._stop, self._reader, self._wants, self._pause = stop, reader, wants, pause or self.stopped.wait
+        self.at: ForkPlace | None = None  # among tentative tuples
 
     def begin(self, start: Start) -> None:
         """Take the stream up there, in whichever epoch it is by now."""
@@ -80,6 +83,8 @@ class Follower:
             incarnation=self.incarnation,
             reader=self._reader,
             stop=self._stop,
+            wants=self._wants,
+            fork=self.at,
         )
 
     def __iter__(self) -> Iterator[Section]:
@@ -124,7 +129,9 @@ class Follower:
             self.opened.set()
             for section in feed:
                 self.backoff.found()  # not before: what opens and then breaks, over and over, is tried less and less
-                self.next_id, self.boundary = section.stop, section.final
+                self.at = fork_place(self.at, section)
+                if section.stable:
+                    self.next_id, self.boundary = section.stop, section.final
                 yield section
         finally:
             self.feed = None

@@ -15,6 +15,7 @@ from borealis.diagram.protection import Approach, Protection
 from borealis.hosts import is_flight
 from borealis.message import Message, MessagePart
 from borealis.streams.status import QueueStatus
+from borealis.streams.tentative import Wants
 
 
 def _address(text: str) -> str:
@@ -55,6 +56,8 @@ class Subscribe(Message):
     incarnation: int = Field(default=0, ge=0)  # the highest it has seen; a queue of a lower one is deposed
     reader: Name | None = None  # a name under which the queue keeps what is not acknowledged; None: a passing reader
     stop: Id | None = None  # end before this id, for replay of a range
+    wants: Wants = "stable"  # or tentative tuples as well
+    fork: tuple[str, Id, Time] | None = None  # where it is among tentative ones; None: it has none
 
 
 class SectionHead(Message):
@@ -66,8 +69,8 @@ class SectionHead(Message):
     bound: list[Time] = []
     lost: Id = 0  # tuples that were dropped before this section because the reader was too slow
     jump: bool = False  # ids were left out before it, in a recovery: there is a gap, or some come again
-    stable: bool = True  # or tentative, all of it
-    undo: bool = False  # what was sent from `first` on is taken back
+    fork: str = Field(default="", max_length=64)  # all of it is tentative, of this fork; empty: it is stable
+    undo: bool = False  # all that was tentative is void
 
 
 class Ack(Message):

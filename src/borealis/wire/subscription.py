@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from borealis.errors import WireError
 from borealis.streams.section import Section, from_batch, wire_schema
-from borealis.tuples import LAST_TIME, TIME
+from borealis.streams.tentative import fork_place
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME
 from borealis.wire.feed import FACTS
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.transport import Chunk
@@ -32,6 +33,7 @@ class WireSubscription:
         self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
         self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it
         self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
+        self.at = wanted.fork  # and among tentative tuples
         self.lost = 0  # tuples that were dropped because this reader was too slow
         self.jumps = 0  # how often ids were left out, in a recovery
 
@@ -42,10 +44,12 @@ class WireSubscription:
         """Sections, and None about once a second while nothing comes, for readers that also look at something else."""
         while (chunk := self._pushed.read()) is not None:
             section, head = self._section(chunk)
-            news = len(section) or head.lost or head.jump or section.final > self.boundary
-            self.next_id, self.boundary = section.stop, section.final
-            self.lost += head.lost
-            self.jumps += head.jump
+            news = len(section) or head.lost or head.jump or section.undo or section.final > self._known(section)
+            self.at = fork_place(self.at, section)
+            if section.stable:
+                self.next_id, self.boundary = section.stop, section.final
+                self.lost += head.lost
+                self.jumps += head.jump
             yield section if news else None
         whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
         if not whole and not self._pushed.cancelled:
@@ -72,16 +76,27 @@ class WireSubscription:
             batch.validate()
             if any(column.null_count for column in batch.columns[len(self.schema) :]):
                 raise ValueError("tuples without a time")
-            section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
+            section = from_batch(batch, self.schema, head.first, bounds, fork=head.fork, undo=head.undo)
             section.check()
         except (pa.ArrowException, ValueError) as error:
             raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None
-        due = self.next_id + head.lost
-        follows = head.first > due if head.jump else head.first == due or (head.undo and head.first < due)
-        if not follows or head.standing < self.boundary:
+        known, due = self._known(section), (self.at[1] if head.fork and self._in(head.fork) else self.next_id)  # type: ignore[index]
+        follows = head.first > due + head.lost if head.jump else head.first == due + head.lost
+        if head.fork and not self._in(head.fork):  # it begins wherever the fork did, or is by now
+            follows = True
+        if not follows or head.standing < known:
             raise WireError(
                 f"{self.address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
-                f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
+                f"boundary {head.standing}) after tuple {due}, boundary {known}",
                 hint="subscribe again from there",
             )
         return section, head
+
+    def _in(self, fork: str) -> bool:
+        return self.at is not None and self.at[0] == fork
+
+    def _known(self, section: Section) -> int:
+        """The boundary in force before a section."""
+        if section.stable:
+            return self.boundary
+        return self.at[2] if self.at is not None and self._in(section.fork) else FIRST_TIME

@@ -98,21 +98,21 @@ def test_a_reader_believes_no_deposed_primary() -> None:
     assert fault == "r got tuples of d/x from incarnation 2 behind 3 at 6.000 s"
 
 
-def section(first: int, count: int, *, stable: bool = True, undo: bool = False) -> Section:
+def section(first: int, count: int, *, fork: str = "", undo: bool = False) -> Section:
     none = np.empty(0, np.int64)
     rows = pa.record_batch({"n": pa.array(range(count), pa.int64())})
-    return Section(first, rows, np.zeros(count, np.int64), none, none, stable=stable, undo=undo)
+    return Section(first, rows, np.zeros(count, np.int64), none, none, fork=fork, undo=undo)
 
 
 def test_what_is_tentative_may_be_taken_back() -> None:
-    sections = [section(0, 3), section(3, 4, stable=False), section(3, 2, undo=True), section(5, 1)]
+    sections = [section(0, 3), section(3, 4, fork="f"), section(3, 2, undo=True), section(5, 1)]
     assert stable_undone("d/x", sections) == []
 
 
 def test_what_is_stable_may_not() -> None:
-    sections = [section(0, 3), section(3, 4, stable=False), section(2, 2, undo=True), section(4, 1, undo=True)]
+    sections = [section(0, 3), section(3, 4, fork="f"), section(2, 2, undo=True), section(4, 1, undo=True)]
     assert stable_undone("d/x", sections) == ["d/x: tuples from 2 on were taken back, and stable up to 3"]
-    assert stable_undone("d/x", [section(0, 3), section(1, 0, undo=True, stable=False)])
+    assert stable_undone("d/x", [section(0, 3), section(1, 0, undo=True, fork="f")])
 
 
 def test_what_recovers_in_time_is_not_stuck() -> None:

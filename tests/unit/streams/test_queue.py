@@ -17,6 +17,7 @@ from borealis.streams import held
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits
 from borealis.streams.section import NOTHING, Section
 from borealis.streams.snapshot import QueueSnapshot
+from borealis.streams.tentative import Wants, fork_place
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -516,31 +517,87 @@ def test_other_bytes_are_no_snapshot(data: bytes) -> None:
         QueueSnapshot.from_bytes(data)
 
 
-# -- tentative tuples: they are carried, and nobody makes them yet
+# -- tentative tuples
 
 
-def a_section(queue: OutputQueue, n: int, stable: bool = True) -> Section:
-    ids = np.arange(queue.next_id, queue.next_id + n)
-    rows = pa.record_batch([ids], schema=SCHEMA)
-    return Section(queue.next_id, rows, ids * 10, NOTHING, NOTHING, queue.boundary, stable)
+def a_section(first: int, n: int, fork: str = "") -> Section:
+    ids = np.arange(first, first + n)
+    return Section(first, pa.record_batch([ids], schema=SCHEMA), ids * 10, NOTHING, NOTHING, fork=fork)
 
 
-def test_what_is_read_at_once_is_stable_or_tentative_as_a_whole() -> None:
+def seen(queue: OutputQueue, wants: Wants, place: list[Any]) -> list[tuple[str, int, int]]:
+    """What a reader gets that goes on until there is nothing more: fork or `undo`, first id, rows."""
+    found = []
+    while (one := queue.read_any(*place, wants, 0)) is not None:
+        place[2] = fork_place(place[2], one)
+        if one.stable:
+            place[:2] = one.stop, one.final
+        found.append(("undo" if one.undo else one.fork, one.first, len(one)))
+    return found
+
+
+def test_tentative_tuples_are_for_those_who_want_them_until_they_are_void() -> None:
     queue = OutputQueue("s", SCHEMA)
-    for n, stable in ((2, True), (2, True), (3, False), (1, False)):
-        queue.append(a_section(queue, n, stable))
-    first = queue.read(0, FIRST_TIME, 0)
-    assert first is not None
-    assert (len(first), first.stable) == (4, True)
-    second = queue.read(4, FIRST_TIME, 0)
-    assert second is not None
-    assert (len(second), second.stable) == (4, False)
-    again = QueueSnapshot.from_bytes(queue.snapshot().to_bytes())
-    assert [(len(s), s.stable) for s in again.sections] == [(2, True), (2, True), (3, False), (1, False)]
-    assert again.schema.equals(SCHEMA)
+    readers: dict[Wants, list[Any]] = {wants: [0, FIRST_TIME, None] for wants in ("stable", "either", "both")}
+
+    def now() -> list[list[tuple[str, int, int]]]:
+        return [seen(queue, wants, place) for wants, place in readers.items()]
+
+    queue.append(a_section(0, 3))
+    assert now() == [[("", 0, 3)]] * 3
+    queue.fork("f")
+    queue.append_tentative(a_section(3, 2, "f"))
+    assert now() == [[], [("f", 3, 2)], [("f", 3, 2)]]
+    queue.append(a_section(3, 4))  # the truth comes, while the fork goes on
+    queue.append_tentative(a_section(5, 1, "f"))
+    assert now() == [[("", 3, 4)], [("f", 5, 1)], [("", 3, 4), ("f", 5, 1)]]
+    queue.drop_fork()
+    assert now() == [[], [("undo", 3, 0), ("", 3, 4)], [("undo", 7, 0)]]
+    queue.fork("g")
+    queue.append_tentative(a_section(7, 1, "g"))
+    queue.fork("h")  # of the one before, they had nothing
+    assert now() == [[], [], []]
 
 
-def test_nothing_is_taken_back_yet() -> None:
+def test_who_comes_back_from_a_fork_that_is_over_hears_that_first() -> None:
     queue = OutputQueue("s", SCHEMA)
-    with pytest.raises(ValueError, match="takes back what stream s has given"):
-        queue.append(dataclasses.replace(a_section(queue, 2), undo=True))
+    queue.append(a_section(0, 3))
+    assert seen(queue, "either", [2, FIRST_TIME, ("gone", 9, FIRST_TIME)]) == [("undo", 2, 0), ("", 2, 1)]
+
+
+def test_who_comes_late_begins_behind_what_was_corrected_by_then() -> None:
+    queue = OutputQueue("s", SCHEMA)
+    queue.fork("f")
+    for n in range(3):
+        standing = n * 10 - 10 if n else FIRST_TIME
+        queue.append_tentative(a_section(n, 1, "f").bounded(np.array([n + 1]), np.array([n * 10]), standing))
+    queue.append(a_section(0, 1).bounded(np.array([1]), np.array([10]), FIRST_TIME))
+    assert seen(queue, "either", [0, FIRST_TIME, None]) == [("", 0, 1), ("f", 2, 1)]
+
+
+def test_slow_readers_lose_the_oldest_tentative_tuples() -> None:
+    queue = OutputQueue("s", SCHEMA, QueueLimits(bytes_most=8 << 10))
+    queue.fork("f")
+    for n in range(100):
+        queue.append_tentative(a_section(n, 1, "f"))
+    assert queue.tail is not None
+    assert queue.tail.held.bytes < 10 << 10
+    got = seen(queue, "either", [0, FIRST_TIME, ("f", 0, FIRST_TIME)])
+    assert got[0][1] > 50
+    assert sum(rows for _, _, rows in got) == 100 - got[0][1]
+
+
+def test_a_stream_does_not_end_tentatively() -> None:
+    queue = OutputQueue("s", SCHEMA)
+    queue.fork("f")
+    queue.append_tentative(a_section(0, 2, "f").bounded(np.array([2, 2]), np.array([15, LAST_TIME]), FIRST_TIME))
+    one = queue.read_any(0, FIRST_TIME, None, "either", 0)
+    assert one is not None
+    assert (one.final, one.ended) == (15, False)
+
+
+def test_nothing_tentative_is_among_stable_tuples() -> None:
+    queue = OutputQueue("s", SCHEMA)
+    for wrong in (dataclasses.replace(a_section(0, 2), undo=True), a_section(0, 2, "f")):
+        with pytest.raises(ValueError, match="not stable among the stable ones of stream s"):
+            queue.append(wrong)

@@ -102,26 +102,26 @@ def test_time_travels_behind_the_columns() -> None:
 # -- stability, undo
 
 
-def tentative(first: int, n: int, *bounds: tuple[int, int], stable: bool = False, undo: bool = False) -> Section:
-    return replace(some(first, n, *bounds), stable=stable, undo=undo)
+def tentative(first: int, n: int, *bounds: tuple[int, int], fork: str = "f", undo: bool = False) -> Section:
+    return replace(some(first, n, *bounds), fork=fork, undo=undo)
 
 
-@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("fork", ["", "f"])
 @pytest.mark.parametrize("at", [10, 12, 14])
-def test_a_cut_keeps_stability_and_leaves_the_undo_in_front(at: int, stable: bool) -> None:
-    one = tentative(10, 4, (11, 3), (12, 5), stable=stable, undo=True)
+def test_a_cut_keeps_stability_and_leaves_the_undo_in_front(at: int, fork: str) -> None:
+    one = tentative(10, 4, (11, 3), (12, 5), fork=fork, undo=True)
     early, late = one.until(at), one.since(at)
-    assert [early.stable, late.stable] == [stable, stable]
+    assert [early.fork, late.fork] == [fork, fork]
     assert early.undo
     assert late.undo == (at == 10)
     whole = late if at == 10 else joined([early, late])
     assert told(whole) == told(one)
-    assert (whole.stable, whole.undo) == (stable, True)
+    assert (whole.fork, whole.undo) == (fork, True)
 
 
 def test_only_what_is_alike_becomes_one() -> None:
     assert some(0, 2).is_continued_by(some(2, 1))
-    for other in (some(3, 1), replace(some(2, 1), stable=False), replace(some(2, 1), undo=True)):
+    for other in (some(3, 1), replace(some(2, 1), fork="f"), replace(some(2, 1), undo=True)):
         assert not some(0, 2).is_continued_by(other)
         with pytest.raises(ValueError, match="do not follow"):
             joined([some(0, 2), other])
@@ -133,10 +133,10 @@ def test_a_section_comes_back_from_its_batch(one: Section) -> None:
     assert batch.schema == wire_schema(SCHEMA)
     bounds = (one.at, one.bound, one.standing)
     for data, begin in ((batch, 0), (pa.concat_batches([batch, batch]).slice(len(one)), 0), (batch.slice(1), 1)):
-        back = from_batch(data, SCHEMA, one.first, bounds, stable=one.stable, undo=one.undo)
+        back = from_batch(data, SCHEMA, one.first, bounds, fork=one.fork, undo=one.undo)
         assert back.rows.equals(one.rows.slice(begin))
         assert back.time.tolist() == one.time[begin:].tolist()
-        assert (back.stable, back.undo) == (one.stable, one.undo)
+        assert (back.fork, back.undo) == (one.fork, one.undo)
 
 
 def test_users_see_kinds_by_the_names_they_know() -> None:

@@ -27,6 +27,7 @@ from borealis.streams.section import Section, section
 from borealis.trains import input_manager
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
+from borealis.trains.line import Line
 from borealis.trains.location import read
 from borealis.trains.progress import Progress
 from borealis.trains.relay import StreamInput
@@ -126,7 +127,7 @@ class Harness:
             depot,
             **more,
         )
-        self.number = self.manager._made
+        self.number = self.manager._trunk.made
         self.cursors = {name: Cursor() for name in sources}  # after the last train that was taken
         self.events: list[tuple[int, str, str, int]] = []  # cause, input, what, value
         self.sizes: list[int] = []
@@ -166,7 +167,7 @@ class Harness:
 
     def take_all(self) -> list[tuple[str, str, int]]:
         """All trains to the end, and the events in order of their causes."""
-        while not self.manager.finished or self.number < self.manager._made:
+        while not self.manager.finished or self.number < self.manager._trunk.made:
             assert self.take(), f"no train, and no end: {self.manager.failure!r}"
         return self.ordered()
 
@@ -242,7 +243,7 @@ def test_a_restart_from_any_train_gives_the_rest_of_the_same_events(harness: Mak
     sources = {n: rows(*(t + chance.random() for t in range(25))) for n in ("a", "b", "c")}
     first = harness(sources, {"b": {"slack": "2 seconds"}}, admission=small(8))
     at = {}
-    while not first.manager.finished or first.number < first.manager._made:
+    while not first.manager.finished or first.number < first.manager._trunk.made:
         assert first.take()
         at[first.number] = (len(first.events), first.train)
     truth = [e[1:] for e in sorted(first.events)]
@@ -518,7 +519,7 @@ def test_a_full_depot_is_told(harness: Make, monkeypatch: pytest.MonkeyPatch) ->
     def no_room(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(InputManager, "_payload", no_room)
+    monkeypatch.setattr(Line, "_payload", no_room)
     error = failed(harness({"a": rows(1)}))
     assert isinstance(error, MachineError)
     assert "No space left" in str(error)
