@@ -118,7 +118,7 @@ class Cuts:
         inner = sorted({p for p in places if 0 < p < len(story.events)})
         self.spans = list(zip([0, *inner], [*inner, len(story.events)], strict=True))
 
-    def next_train(self, after: int, _: float) -> int | None:
+    def next_train(self, after: int, _: float, *, forks: bool = False) -> int | None:
         return after + 1 if after < len(self.spans) else None
 
     def train(self, number: int) -> Train:

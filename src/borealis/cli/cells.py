@@ -119,6 +119,9 @@ def print_json(rows: pa.Table | pa.RecordBatch) -> None:
         to_stdout(piece)
 
 
+PLAIN = "\x1b[0m"  # what ends a style
+
+
 class TextRows:
     """Rows in columns that grow as they must, but not beyond a terminal's `width`.
 
@@ -127,13 +130,14 @@ class TextRows:
 
     def __init__(self, width: int | None = None, followed: bool = False) -> None:
         self._width, self._followed = width, followed
+        self.style = ""  # of rows: how a terminal is told of it
         self._names: Sequence[str] = ()
         self._widths: list[int] = []
 
     def __call__(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
         """Print columns of strings, as `cells` makes them."""
         if padded := self._laid_out(names, columns):
-            print_lines(pc.binary_join_element_wise(*padded, text(GAP)))
+            self._print(pc.binary_join_element_wise(*padded, text(GAP)))
 
     def _laid_out(self, names: Sequence[str], columns: Sequence[pa.Array]) -> list[pa.Array]:
         """The columns as wide as they are printed. Prints their names, if it is time."""
@@ -147,6 +151,11 @@ class TextRows:
         if changed and names:
             print_lines(strings([GAP.join(_cut(name, width) for name, width in zip(names, widths, strict=True))]))
         return [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
+
+    def _print(self, lines: pa.Array) -> None:
+        if self.style:
+            lines = strings([f"{self.style}{line}{PLAIN}" for line in pc.utf8_rtrim(lines, " ").to_pylist()])
+        print_lines(lines)
 
     def batch(self, rows: pa.RecordBatch) -> None:
         self(rows.schema.names, [cells(column) for column in rows.columns])

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.cli.cells import GAP, TextRows, cells, print_lines, strings, text
+from borealis.cli.cells import GAP, PLAIN, TextRows, cells, strings, text
 from borealis.tuples import KIND, KIND_NAMES, Kind
 
 CAME, WENT, REPLACED = "+", "-", "~"
 BECOMES = " → "
-GREEN, RED, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[0m"
+GREEN, RED = "\x1b[32m", "\x1b[31m"
 BEFORE, AFTER = KIND_NAMES[Kind.UPDATE_BEFORE], KIND_NAMES[Kind.UPDATE_AFTER]
 
 
@@ -45,7 +45,8 @@ class ChangedRows(TextRows):
         marks = [REPLACED if a < b else WENT if kinds[a][0] == "-" else CAME for a, b in zip(first, last, strict=True)]
         padded = self._laid_out(["", *rows.schema.names[1:]], [strings(marks), *shown])
         lines = pc.utf8_rtrim(pc.binary_join_element_wise(*padded, text(GAP)), " ")
-        print_lines(self._painted(lines, marks, padded, went, came) if self._coloured else lines)
+        coloured = self._coloured and not self.style
+        self._print(self._painted(lines, marks, padded, went, came) if coloured else lines)
 
     def _painted(
         self,

@@ -51,6 +51,17 @@ class DeployFlags:
     bucket: Annotated[
         str | None, Option(metavar="TIME", help="With --merge time: what waits for all streams at a time: '100 ms'.")
     ] = None
+    delay: Annotated[
+        str | None,
+        Option(metavar="TIME", help="Answer within this time, tentatively if something is missing: '3 s'."),
+    ] = None
+    during_failure: Annotated[
+        str | None, Option(metavar="process|delay", help="Meanwhile, answer at once or as late as --delay allows.")
+    ] = None
+    during_stabilization: Annotated[
+        str | None,
+        Option(metavar="process|delay|suspend", help="The same, or not at all, while the right answers are made."),
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

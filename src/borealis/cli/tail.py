@@ -40,6 +40,9 @@ class TailOptions:
         bool,
         Option("--insertions-only", help="Plain rows: what was corrected later stays as it was first given."),
     ] = False
+    stable_only: Annotated[
+        bool, Option("--stable-only", help="No tentative rows: those that were computed without a missing stream.")
+    ] = False
 
 
 def tail(
@@ -62,8 +65,7 @@ def tail(
 
         forward(stream, to, start, options, cluster, json)
         return
-    from borealis.cli.cells import print_json
-    from borealis.cli.changes import ChangedRows
+    from borealis.cli.following import FollowedRows
     from borealis.connectors.files.text import JsonLines
 
     with (
@@ -74,18 +76,19 @@ def tail(
             reader=options.reader,
             headers=options.headers,
             insertions_only=options.insertions_only,
+            tentative=not options.stable_only,
             on_gap="continue",
         ) as subscription,
         STOP.deferred(),
     ):
         out, err = console(), console(stderr=True)
         coloured = out.color_system is not None and not out.no_color
-        show = print_json if json else ChangedRows(coloured).batch
+        rows = FollowedRows(coloured, json)
         if json:
             JsonLines().check(subscription.schema)
         if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
-        left, gaps, jumps, lost, silent = options.limit, 0, 0, 0, True
+        left, gaps, jumps, lost, undone, silent = options.limit, 0, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(QUIET_S, left)
@@ -101,6 +104,10 @@ def tail(
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
                 notes.append(f"recovered: {at}; tuples may be missing, come again or count twice")
+            if subscription.undone > undone:
+                undone = subscription.undone
+                if void := rows.undo():
+                    notes.append(f"undone: {plural(void, 'tentative row')} above, for which the right ones follow")
             for line in notes:
                 err.print(line, style="yellow", soft_wrap=True)
             if batch is None:
@@ -111,7 +118,7 @@ def tail(
                     break
                 continue
             silent = False
-            show(batch)
+            rows.show(batch, subscription.stable)
             if left is not None:
                 left -= batch.num_rows
             if options.reader is not None:

@@ -139,7 +139,7 @@ class AsyncSubscription(Threaded[Subscription]):
         """As sections: tuples with their ids and times, and the boundaries among them."""
         under = await self.open()
         while (section := await self._take(boundaries=True)) is not None:
-            under.position = section.stop
+            under.passed(section)
             yield section
 
     ack = in_thread(Subscription.ack)

@@ -68,6 +68,7 @@ class SubscribeOptions(TypedDict, total=False):
     reader: str | None  # under which tuples are kept until they are acknowledged
     headers: bool  # rows come with _id, _time, _kind and _stable
     insertions_only: bool  # plain rows without _kind; results that were corrected later stay as they were
+    tentative: bool  # also what was computed without a stream that is missing, until it is corrected
     on_gap: Literal["raise", "continue"]  # where tuples are missing; by default it raises
     auto_ack: bool  # what was handed out is acknowledged when more is asked for; by default it is
     timeout: float | None  # seconds without a tuple after which iteration raises TimeoutError
@@ -162,6 +163,10 @@ class Client(CoordinatorRequests, Streams):
         `without_backup` (refuse, degrade) what happens where no node is left for one; `merge` (arrival, time) in which
         order a unit reads several streams, `bucket` ("100 ms") how much of them at a time. The answer has `warnings`:
         where `no-loss` leaves state behind a unit that may count tuples twice, for one.
+
+        `delay` ("3 s") bounds how long a unit waits for a stream that is missing: then it answers tentatively, and
+        corrects that when the stream is back. `during_failure` (process, delay) and `during_stabilization` (process,
+        delay, suspend) say whether tuples that come meanwhile are answered at once, or as late as may be, or not.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
         the old one are gone then: the new one begins from empty, and readers of the old streams get an error.

@@ -53,6 +53,7 @@ class ReadOptions:
     reader: str | None = None
     headers: bool = False
     insertions_only: bool = False
+    tentative: bool = False
     on_gap: Literal["raise", "continue"] = "raise"
     auto_ack: bool = True
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
@@ -158,6 +159,8 @@ class Subscription:
         self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
         self.reconnects = 0
         self.ended = False  # whether the stream itself has ended, and its last section was taken
+        self.stable = True  # whether what was taken last is
+        self.undone = 0  # how often what was tentative became void: all of it that was handed out before
         self._locator = locator
         self._buffer = Buffer(self.options.buffer_bytes, machine)
         self._peer: Peer | None = None  # the node that serves the stream, in the life that `gaps` counts
@@ -172,10 +175,11 @@ class Subscription:
             Backoff(replace(retries, give_up_s=min(self.options.first_s, retries.give_up_s)), self._clock),
             start=("oldest" if self.options.reader else "newest") if start is None else start,
             reader=self.options.reader,
+            wants="either" if self.options.tentative else "stable",
             machine=machine,
         )
         self._current: Section | None = None
-        self.position = 0  # the id of the tuple that will be handed out next: start here to go on
+        self._spots = {True: 0, False: 0}  # behind what was handed out, of what is stable and of what is not
         self._had = 0  # the id behind what the program has done with, as it came back for more
         self._life = 0  # of what was handed out; `gaps` is that of what is being read
         self._acked = -1
@@ -191,6 +195,11 @@ class Subscription:
     def epoch(self) -> str:
         """Which life of the stream the ids are of."""
         return self._follower.epoch or ""
+
+    @property
+    def position(self) -> int:
+        """The id of the stable tuple that will be handed out next: start here to go on."""
+        return self._spots[True]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self.rows()
@@ -213,7 +222,7 @@ class Subscription:
     def sections(self) -> Iterator[Section]:
         """As sections: tuples with their ids and times, and the boundaries among them."""
         while (section := self.take(boundaries=True)) is not None:
-            self.position = section.stop
+            self.passed(section)
             yield section
 
     def read(self, timeout: float | None = None, rows_most: int | None = None) -> pa.RecordBatch | None:
@@ -279,11 +288,11 @@ class Subscription:
         """What is left of the section that was begun, or the next; None at the end. Asking means: I am done so far."""
         while True:
             current, self._had = self._current, self.position
-            if current is not None and self.position < current.stop:
-                rest = current.since(self.position)
+            if current is not None and self._spots[current.stable] < current.stop:
+                rest = current.since(self._spots[current.stable])
                 if boundaries or self.view.ids(rest):
                     return rest
-                self.position = rest.stop  # nothing in it is for this program
+                self._spots[rest.stable] = rest.stop  # nothing in it is for this program
                 continue
             if ack:
                 self.ack_what_was_had()
@@ -299,20 +308,25 @@ class Subscription:
             section = came.section
             if came.life != self._life:
                 self._life, self._acked, self._had = came.life, -1, section.first
-            self._current, self.position = section, section.first
-            self.ended = section.ended
+            self._current, self._spots[section.stable] = section, section.first
+            self.ended, self.stable = section.ended, section.stable
+            self.undone += section.undo
             if boundaries:
                 return section
 
     def whole(self, section: Section) -> pa.RecordBatch:
         """All of a section at once."""
-        self.position = section.stop
+        self.passed(section)
         return self.with_headers(section)
+
+    def passed(self, section: Section) -> None:
+        """All of a section is handed out."""
+        self._spots[section.stable] = section.stop
 
     def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
         """A section's rows, counted as they go."""
         for number, row in zip(self.view.ids(section), self.with_headers(section).to_pylist(), strict=True):
-            self._had, self.position = self.position, number + 1
+            self._had, self._spots[section.stable] = self.position, number + 1
             yield row
 
     def with_headers(self, section: Section) -> pa.RecordBatch:
@@ -361,7 +375,7 @@ class Subscription:
         if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
             self.lost += max(0, feed.next_id - place.next_id)
         if place.epoch is None:
-            self.position = self._had = feed.next_id
+            self._spots[True] = self._had = feed.next_id
         self._before, self.schema = (self.lost, self.jumps), self.view.schema(feed.schema)
         self.columns = replace(self.view, headers=False).schema(feed.schema).names
         return feed

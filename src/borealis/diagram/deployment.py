@@ -44,6 +44,9 @@ class Deployment(BaseModel):
     without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
     merge: str | None = Field(default=None, description="how several streams are read: arrival or time")
     bucket: str | None = Field(default=None, description="of time, with merge: time, as '100 ms'")
+    delay: str | None = Field(default=None, description="within which there is an answer, tentative if need be: 3 s")
+    during_failure: str | None = Field(default=None, description="process or delay what comes meanwhile")
+    during_stabilization: str | None = Field(default=None, description="process, delay or suspend, until corrected")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

@@ -29,6 +29,8 @@ Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 Choice = Literal["none", Approach]
 Guarantee = Literal["gap", "no-loss", "precise"]
 Merge = Literal["arrival", "time"]
+DuringFailure = Literal["process", "delay"]
+DuringStabilization = Literal["process", "delay", "suspend"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
@@ -50,6 +52,9 @@ class ProtectOptions(TypedDict, total=False):
     without_backup: Literal["refuse", "degrade"] | None
     merge: Merge | None
     bucket: str | None
+    delay: str | None
+    during_failure: DuringFailure | None
+    during_stabilization: DuringStabilization | None
 
 
 class Protection(Frozen):
@@ -67,6 +72,9 @@ class Protection(Frozen):
     without_backup: Literal["refuse", "degrade"] = "refuse"  # when no node is left for a backup
     merge: Merge = "arrival"  # how several streams become one: as they arrive, or in an order that all copies know
     bucket: Duration | None = None  # of time: what is read by time waits until all streams have left it
+    delay: Duration | None = None  # an answer comes within it, tentative if need be; None: when it is right
+    during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
+    during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -91,7 +99,9 @@ class Protection(Frozen):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
             defaults["interval"] = INTERVALS[approach]
-        if given.get("merge") == "time":
+        if given.get("delay") is not None:
+            defaults["merge"] = "time"
+        if (defaults | given).get("merge") == "time":
             defaults["bucket"] = BUCKET
         return defaults | given
 
@@ -103,7 +113,13 @@ class Protection(Frozen):
             raise DiagramError("'merge: time' without an approach", hint="choose one: a unit without a copy needs none")
         if self.bucket is not None and self.merge != "time":
             raise DiagramError(f"a bucket makes no sense with 'merge: {self.merge}'", hint="say merge: time as well")
-        for field in ("interval", "ping", "patience", "bucket"):
+        if self.delay is not None and self.merge != "time":
+            raise DiagramError("'delay' needs 'merge: time'", hint="what is missing can only be told by time")
+        if self.delay is None and (self.during_failure, self.during_stabilization) != ("process", "process"):
+            raise DiagramError("what to do during a failure is said without a bound", hint="say delay, such as 3 s")
+        if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
+            raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
+        for field in ("interval", "ping", "patience", "bucket", "delay"):
             if getattr(self, field) is not None and parse(getattr(self, field)) == 0:
                 raise DiagramError(f"'{field}' must be more than zero", hint="give some time, such as '100 ms'")
         if self.misses < 1:
@@ -136,10 +152,17 @@ class Protection(Frozen):
         """If streams are read by time."""
         return None if self.bucket is None else parse(self.bucket)
 
+    @property
+    def delay_us(self) -> int | None:
+        """Within which an answer comes, if that is promised."""
+        return None if self.delay is None else parse(self.delay)
+
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
-        usual = Protection(ha=self.ha, merge=self.merge)
-        body: dict[str, Any] = {"ha": self.ha} | ({"merge": self.merge} if self.merge != "arrival" else {})
+        said: dict[str, Any] = {"merge": self.merge} if self.merge != "arrival" and self.delay is None else {}
+        said |= {"delay": self.delay} if self.delay is not None else {}
+        usual = Protection(ha=self.ha, **said)
+        body: dict[str, Any] = {"ha": self.ha} | said
         for field in type(self).model_fields:
             if field not in ("name", "ha") and getattr(self, field) != getattr(usual, field):
                 body[field] = str(getattr(self, field))
@@ -177,7 +200,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     if given.get("ha", found.ha) != found.ha:
         before |= dict.fromkeys(("guarantee", "interval"))
     if given.get("ha") == "none" or given.get("merge") == "arrival":
-        before |= dict.fromkeys(("merge", "bucket"))
+        before |= dict.fromkeys(("merge", "bucket", "delay", "during_failure", "during_stabilization"))
     return _if_any(Protection(**(before | given)))
 
 

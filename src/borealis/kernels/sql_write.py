@@ -59,10 +59,12 @@ class SqlWriteKernel(NoState):
         self._copying_suits: bool | None = None  # not known yet
         self._created = False
         self._writer: str | None = None
+        self._tentative = False
 
     def begin(self, train: Mapping[str, Any], bucket: int, report: OutageReport) -> None:
         """Learn in whose name the next train writes: a unit that goes on from its state goes on under the same."""
         self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['writer_id']}"
+        self._tentative = "fork" in train
         self.database.begin(report)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
@@ -81,7 +83,7 @@ class SqlWriteKernel(NoState):
         """The places of rows that are refused, and why; the others are in the database."""
         from borealis.databases import ledger
 
-        if not len(flow):
+        if not len(flow) or self._tentative:  # what is not stable is not written
             return {}
         if self._writer is None:
             raise TrainError(f"box '{self.box}' does not know which train it writes", hint="a defect of Borealis")

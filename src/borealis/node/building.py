@@ -18,6 +18,7 @@ from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.trains.commit_point import CommitPoint
+from borealis.trains.forking import DelayBound
 from borealis.trains.handover import Handover
 from borealis.trains.relay import StreamInput
 from borealis.trains.unit import UnitOptions, UnitRun
@@ -109,8 +110,17 @@ class Builder:
         epochs = handover.header.get("epochs", {}) if handover else {}
         reader = order.reader or f"{order.diagram}.{order.unit}"
         parts = (self.routes, self.peers, self.acks)
+        protection = order.guard.protection if order.guard is not None else None
+        bound = DelayBound.of(protection)
         feeds = {
-            arrow: StreamFeed(name(arrow), reader, *parts, epochs.get(arrow), machine=self.machine)
+            arrow: StreamFeed(
+                name(arrow),
+                reader,
+                *parts,
+                epochs.get(arrow),
+                machine=self.machine,
+                wants="stable" if bound is None else "both",
+            )
             for arrow in piece.reads
         }
         run = UnitRun(
@@ -119,7 +129,7 @@ class Builder:
             compiled,
             feeds,
             {},
-            UnitOptions(bucket_us=order.guard.protection.bucket_us if order.guard is not None else None),
+            UnitOptions(bucket_us=protection.bucket_us if protection is not None else None, bound=bound),
             feeds=[StreamInput(arrow) for arrow in piece.reads],
             queues=queues,
             resume=handover,

@@ -23,7 +23,7 @@ from borealis.kernels.program import Packet
 from borealis.machine import HERE, Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
 from borealis.spark.session import cores
-from borealis.trains.header import TrainHeader, rows_apart
+from borealis.trains.header import Standing, TrainHeader, rows_apart
 from borealis.trains.results import Arrived
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ class Lanes:
         self._worn = False  # a task died: Spark counts such deaths, and begins to count again with each lease
         self._holders: dict[int, int] = {}  # by bucket: whose answers count
         self._attempts = 0
-        self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
+        self._stands: dict[tuple[int, str], tuple[int, int]] = {}  # by attempt and log: the state that its task holds
         self._number: int | None = None  # the train that is under way
         self._header: TrainHeader | None = None
-        self._from = (0, 0)  # the state that it starts from
+        self._from: Standing = ("", 0, 0)  # the state that it starts from
         self._message: Message | None = None
         self._answers: dict[int, list[Packet]] = {}
         self._busy = False  # a thread fetches the next train, or commits the last
@@ -144,8 +144,8 @@ class Lanes:
             if bucket in self._answers:  # it came twice
                 return
             assert self._header is not None
-            train, loads = self._from
-            self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
+            log, train, loads = self._from
+            self._stands[attempt, log] = (train if "rehearsal" in self._header else train + 1, loads)
             self._answers[bucket] = packets_of(index, buffers, None if self._outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return
@@ -170,9 +170,9 @@ class Lanes:
                 if self._number is not None and mine[1] not in self._answers:
                     assert self._message is not None
                     head, buffers = self._message
-                    train = head[TRAIN]
-                    if train["manifest"] is None and self._stands.get(mine[2]) != self._from:
-                        train = self._outside(train | {"manifest": self._trains.manifest()})
+                    train, (log, *stands) = head[TRAIN], self._from
+                    if train["manifest"] is None and self._stands.get((mine[2], log)) != tuple(stands):
+                        train = self._outside(train | {"manifest": self._trains.manifest(self._number)})
                     return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
                 if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
@@ -197,15 +197,15 @@ class Lanes:
 
     def _fetch(self, until: float, *, may_end: bool) -> bool:
         """Get the next train; whether there is one."""
-        number, header, message, stands = None, None, None, (0, 0)
+        number, header, message, stands = None, None, None, ("", 0, 0)
         try:
             wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
-            number = self._trains.next_train(self._trains.committed(), wait)
+            number = self._trains.next_train(self._trains.committed(), wait, forks=True)
             if number is not None:
-                stands = self._trains.standing()
+                stands = self._trains.standing(number)
                 header = self._trains.plan(number, inline=True)
                 if number < 0:  # a rehearsal: what it starts from may change meanwhile
-                    header["manifest"] = self._trains.manifest()
+                    header["manifest"] = self._trains.manifest(number)
                 outside = self._outside(header)
                 inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
                 message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers

@@ -124,6 +124,8 @@ def _level(
     """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
     root = train["state"]
     taken: list[tuple[str, Kernel]] = []
+    if "forked" not in train:
+        _CACHE.forget_forks(root)
 
     def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
         manifest = None if train["manifest"] is None else train["manifest"].get(f"{box}.{bucket}", [])

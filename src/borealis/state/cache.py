@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from borealis.errors import StateError
 from borealis.state.delta import Delta, unpack
-from borealis.state.log import Key, mapped, stretch_name
+from borealis.state.log import FORKED, Key, mapped, stretch_name
 
 
 class Stateful(Protocol):
@@ -67,6 +67,11 @@ class Cache(Generic[K]):
             self._held = {k: v for k, v in self._held.items() if k[0] in live}
             self._most = max(HELD_MOST, 2 * len(self._held))
         self._held[(str(root), key)] = (train, kernel)
+
+    def forget_forks(self, root: Path | str) -> None:
+        """A log has no forks any more."""
+        if any(held.startswith(f"{root}{FORKED}") for held, _ in self._held):
+            self._held = {k: v for k, v in self._held.items() if not k[0].startswith(f"{root}{FORKED}")}
 
     def forget(self) -> None:
         """All of them."""

@@ -26,6 +26,7 @@ from borealis.threads import Task
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
 MEMORY_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
+FORKED = "-fork"  # between the root of a log and the number of a fork of it
 PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
 Bytes: TypeAlias = bytes | pa.Buffer
@@ -69,7 +70,7 @@ class StateLog:
         self.loads = 0  # how often it began from a whole state
         self._stretches: dict[Key, list[Stretch]] = {}
         self._unwritten: dict[str, bytes] = {}  # by the names of their stretches
-        self._threads = machine.threads
+        self._machine, self._threads = machine, machine.threads
         self._lock = machine.threads.condition(machine.threads.rlock())
         self._merging = machine.threads.lock()  # taken before the other one
         self._work = machine.threads.event()
@@ -167,6 +168,19 @@ class StateLog:
                 self.unpin()
 
         return read
+
+    def fork(self, serial: int) -> StateLog:
+        """A log of its own that begins with all that is in this one; not a byte is copied."""
+        root = Path(f"{self.root}{FORKED}{serial}")
+        other = StateLog(root, self.specs, self._machine)
+        with self._lock:
+            self.manifest()
+            for stretch in (one for parts in self._stretches.values() for one in parts):
+                (root / stretch.name).parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.root / stretch.name, root / stretch.name)
+            other._stretches = {key: list(parts) for key, parts in self._stretches.items()}
+            other.train, other.loads = self.train, self.loads
+        return other
 
     def pin(self) -> None:
         """Delete no stretch that is in the manifest now, until `unpin`."""

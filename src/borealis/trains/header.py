@@ -14,6 +14,7 @@ import pyarrow as pa
 Payload: TypeAlias = pa.Buffer | str | int | None  # rows, or a location of them, or which buffer of a message has them
 Which = Literal["rows", "late"]
 PAYLOADS: tuple[Which, ...] = ("rows", "late")  # of each input
+Standing = tuple[str, int, int]  # a state: the root of its log, the train it is behind, how often the log began
 Manifest = dict[str, list[list[int]]]  # `box.bucket` to the stretches of its state's log
 
 
@@ -48,6 +49,8 @@ class TrainHeader(TrainInputs):
     troubles: str
     version: NotRequired[str]  # of the node, for executors elsewhere
     authority: NotRequired[str]  # whose certificates of the node to trust
+    fork: NotRequired[int]  # the number of the train, if it is one of a fork: nothing outside may come of it
+    forked: NotRequired[bool]  # there is a fork now; if not, workers forget what they hold of one
 
 
 class Lane(TypedDict):

@@ -7,7 +7,7 @@ A merge order (`merging.py`) says which tuple goes before which. Whatever the or
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from borealis.kernels.time_of import TimeOf
 from borealis.machine import HERE, Machine
 from borealis.streams.section import Section, wire_schema
 from borealis.threads import Task
+from borealis.trains.forking import FORKED_BYTES_MOST, FORKS, DelayBound, Forking, ForkLine
 from borealis.trains.header import TrainInputs
 from borealis.trains.intake import READ_AHEAD, Admission, Intake
 from borealis.trains.line import Cut, Line
@@ -53,6 +54,8 @@ class InputManager:
         times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
         gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
         bucket_us: int | None = None,  # several streams are read by time, by such buckets; None: as they come
+        bound: DelayBound | None = None,  # on how long what is pending waits for what is missing
+        on_fork: Callable[[int], None] = lambda serial: None,  # called before a fork's first train
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot
@@ -76,6 +79,11 @@ class InputManager:
         streams = all(isinstance(spec, StreamInput) for spec in inputs)
         self.by_time = files or (streams and len(inputs) > 1 and bucket_us is not None)
         self._trunk = Line(self._intakes, depot, next_cause, trains)
+        self._forking: Forking | None = None
+        if bound is not None:
+            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork)
+            self._forking = Forking(self._trunk, *how)
+        self._is_forks_turn = False
         self._paused = False
         self.failure: BaseException | None = None  # in reading, once all trains before it are made
         self._stopped = False
@@ -181,29 +189,40 @@ class InputManager:
         """How many rows all inputs have given so far, whether they are in a train or not; earlier starts included."""
         return sum(intake.entry.cursor.position for intake in self._intakes.values())
 
-    def next_train(self, after: int, wait: float) -> int | None:
+    def next_train(self, after: int, wait: float, *, forks: bool = False) -> int | None:
         """The number of the train after `after`, waiting for it at most so many seconds, or until a nudge.
 
         Who asks makes the train himself, as soon as there is something to make it of: small ones need no other thread.
+        With `forks`, it may be one of a fork (see FORKS): who asks so takes one train at a time.
         """
         until = self.clock.now() + wait
         with self._changed:
             nudges = self._nudges
         while True:
             with self._changed:
-                trunk = self._trunk
-                seen, last = self._news, max(after, trunk.released)  # it may have begun elsewhere, even while we waited
-                if trunk.made > last and not self._paused:
-                    return trunk.hand_out(last + 1)
+                seen, last = self._news, max(after, self._trunk.released)  # it may have begun elsewhere by now
+                if not self._paused and (number := self._hand_out(last, forks)) is not None:
+                    return number
                 if self._stopped or self.failure is not None or self._nudges != nudges:
                     return None
-            if not self._paused and self._work_on(wanted=True):
+            if not self._paused and self._work_on(wanted=True, forks=forks):
                 continue
             left = until - self.clock.now()
             if left <= 0:
                 return None
             with self._changed:
                 self._changed.wait_for(lambda seen=seen: self._news != seen, min(left, self._patience()))  # type: ignore[misc]
+
+    def _hand_out(self, last: int, forks: bool) -> int | None:
+        """A train that is made: trunk and fork take turns. With the lock held."""
+        fork, ready = self.fork, self._trunk.made > last
+        if forks and fork is not None and fork.made > fork.released and (self._is_forks_turn or not ready):
+            self._is_forks_turn = False
+            return fork.serial * FORKS + fork.hand_out(fork.made)
+        if ready:
+            self._is_forks_turn = True
+            return self._trunk.hand_out(last + 1)
+        return None
 
     def nudge(self) -> None:
         """Wake the thread that waits for a train."""
@@ -238,23 +257,67 @@ class InputManager:
 
     def train(self, number: int) -> Train:
         """A train that was made and not yet released."""
-        return self._trunk.train(number)
+        return self._line(number).train(number % FORKS)
 
     def header(self, number: int, *, files: bool = False) -> TrainInputs:
         """What workers must know of a train; see `Line.header`."""
-        return self._trunk.header(number, files=files)
+        return self._line(number).header(number % FORKS, files=files)
 
     def release(self, number: int) -> None:
         """The train is committed: forget it, and tell sources that wait for that."""
         with self._changed:
-            train, files = self._trunk.release(number)
+            train, files = self._line(number).release(number % FORKS)
             self._tell()
         for path in files:
             Path(path).unlink(missing_ok=True)
+        if number >= FORKS:
+            return
         for name, intake in self._intakes.items():
             committed = getattr(intake.source, "committed", None)
             if committed is not None:
                 committed(train.cursors[name].position)
+
+    # -- forks
+
+    def _line(self, number: int) -> Line:
+        """The one that a train is of."""
+        if number < FORKS:
+            return self._trunk
+        if self.fork is None or self.fork.serial != number // FORKS:
+            raise KeyError(f"the fork of train {number} is over")
+        return self.fork
+
+    @property
+    def fork(self) -> ForkLine | None:
+        """That of now, if there is one."""
+        return None if self._forking is None else self._forking.fork
+
+    def is_corrected(self) -> bool:
+        """Whether the trunk has read all that the fork has, if there is one."""
+        return self.fork is not None and self.fork.is_corrected_by(self._trunk)
+
+    def end_fork(self) -> None:
+        """Read on without it; its trains count no more."""
+        if self._forking is not None:
+            with self._making, self._changed:
+                self._forking.end()
+                self._tell()
+
+    def _make_tentative(self) -> bool:
+        """Make a train of the fork, if there is one to make and none under way."""
+        merged = Merged([]) if self._forking is None else self._forking.next()
+        fork = self.fork
+        if fork is None or not merged.pieces:
+            return False
+        cut = fork.cut(merged)
+        with self._changed:
+            fork.add(cut)
+            self._tell()
+        return True
+
+    def _begin_fork(self) -> bool:
+        """If it is time."""
+        return self._forking is not None and self._forking.begin(may=not self._scripts.active)
 
     # -- threads
 
@@ -296,14 +359,18 @@ class InputManager:
                 with self._crowded:
                     self._crowded.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
 
-    def _work_on(self, *, wanted: bool) -> bool:
+    def _work_on(self, *, wanted: bool, forks: bool = False) -> bool:
         """Admit what was read and make a train of it, if there is one to make; whether that changed anything."""
         if self._maker is None:  # nothing is read yet
             return False
         with self._making:
             try:
                 over = self._stopped or self.finished
-                return not over and (self._fill() or self._make(wanted))
+                if over or self._fill():
+                    return not over
+                if forks and self._is_forks_turn and self._make_tentative():
+                    return True
+                return self._make(wanted) or (forks and (self._make_tentative() or self._begin_fork()))
             except BaseException as error:
                 with self._changed:
                     self.failure = error
@@ -327,15 +394,15 @@ class InputManager:
         patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
         if (since := self._waits_since) is not None:
             patience = min(patience, max(0.0, since + self.admission.company_s - self.clock.now()))
-        return patience
+        return patience if self._forking is None else min(patience, self._forking.patience())
 
     def _fill(self) -> bool:
         """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
         if not self.by_time and any(i.failure is not None for i in self._intakes.values()):
             return False  # what is pending goes into trains, then comes the failure; live inputs might never pause
         news = False
-        for intake in self._intakes.values():
-            while not intake.source_ended and intake.failure is None and not intake.full(self.admission):
+        for name, intake in self._intakes.items():
+            while not intake.source_ended and intake.failure is None and not self._is_full(intake):
                 try:
                     item = intake.read.get_nowait()
                 except queue.Empty:
@@ -348,11 +415,18 @@ class InputManager:
                     news = True
                 elif isinstance(item, Section) or len(item):
                     intake.last_arrival = self.clock.now()
-                    intake.add(intake.entry.admit(item))
+                    if self._forking is not None and isinstance(item, Section):
+                        self._forking.take_in(name, item)
+                    else:
+                        intake.add(intake.entry.admit(item))
                     intake.failure = intake.entry.refused
                     intake.source_ended = intake.entry.cursor.ended
                     news = news or not self._enough()
         return news
+
+    def _is_full(self, intake: Intake) -> bool:
+        """Whether enough of an input is pending; while there is a fork, the trunk keeps what it has to read later."""
+        return intake.full(self.admission) if self.fork is None else intake.size >= FORKED_BYTES_MOST
 
     def _enough(self) -> bool:
         """Whether what is pending makes a full train."""

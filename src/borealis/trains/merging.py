@@ -116,8 +116,7 @@ class ByTime:
         ends = [0]  # of each input's among them
         jumps: list[int] = []  # which of them are the first behind a jump
         for number, (name, intake) in enumerate(self._intakes.items()):
-            all_limits = (one for n, one in enumerate(limits) if n != number or not exactly)
-            limit, other = min(all_limits, default=(LAST_TIME, number + 1))
+            limit, other = self._limit_of(number, limits, exactly)
             side: Literal["left", "right"] = "right" if number < other else "left"
             total = ends[-1]
             for part in intake.pending:
@@ -144,6 +143,11 @@ class ByTime:
         taken = np.zeros(len(which), np.int64)
         taken[order] = 1
         return Merged(pieces, (np.cumsum(taken) - 1)[order])
+
+    def _limit_of(self, number: int, limits: list[tuple[int, int]], exactly: bool) -> tuple[int, int]:
+        """Before what an input is free, and which one may give that."""
+        all_limits = (one for n, one in enumerate(limits) if n != number or not exactly)
+        return min(all_limits, default=(LAST_TIME, number + 1))
 
     def held_up_by(self) -> list[str]:
         """The inputs that the others wait for, if there is something that waits."""
@@ -183,7 +187,7 @@ class ByTime:
             count -= len(rows.reached)
             if count and not intake.pending:  # the end of a source
                 tail, count = (LAST_TIME,), count - 1
-            pieces.append(_cut(name, intake, rows, tail))
+            pieces.append(cut_off(name, intake, rows, tail))
         return pieces
 
 
@@ -231,7 +235,7 @@ class ByReplay:
                     taken = intake.take_until(position, boundary)
                     if taken is None:
                         break
-                    pieces.append(_cut(name, intake, taken, taken.tail()))
+                    pieces.append(cut_off(name, intake, taken, taken.tail()))
                     room -= len(taken)
                 behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
                 if behind and not intake.is_beyond(position):
@@ -267,10 +271,11 @@ def _take(name: str, intake: Intake, count: int) -> InputSlice:
         tail, intake.idle_tail = (*tail, *intake.idle_tail), []
         if intake.source_ended and tail[-1:] != (LAST_TIME,):
             tail += (LAST_TIME,)
-    return _cut(name, intake, first, tail)
+    return cut_off(name, intake, first, tail)
 
 
-def _cut(name: str, intake: Intake, rows: Admitted | Relayed, tail: tuple[int, ...]) -> InputSlice:
+def cut_off(name: str, intake: Intake, rows: Admitted | Relayed, tail: tuple[int, ...]) -> InputSlice:
+    """These rows of an input and what stands behind them, as a part of the next train."""
     cut = rows.cursor(len(rows))
     intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
     return InputSlice(name, rows, tail)

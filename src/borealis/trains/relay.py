@@ -164,7 +164,7 @@ class Relay:
     def __init__(self, spec: StreamInput, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor
         self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
-        self._half: Section | None = None  # the first half of a pair whose second has not come yet
+        self.half: Section | None = None  # the first half of a pair whose second has not come yet
 
     def admit(self, section: Section) -> Relayed:
         """The section as it goes into trains; boundaries that are known are dropped.
@@ -192,13 +192,18 @@ class Relay:
         """The section without a half at its end, and with the one that was kept. Ids that jump begin behind it: what it
         was half of comes again there, or is lost.
         """
-        half, self._half = self._half, None
+        half, self.half = self.half, None
         if half is not None and half.is_continued_by(section):
             section = joined([half, section])
         if len(section) and ends_halfway(section.rows):
-            self._half = section.since(section.stop - 1)
+            self.half = section.since(section.stop - 1)
             section = section.until(section.stop - 1)
         return section
+
+    @property
+    def halves(self) -> int:
+        """How many tuples came that are not admitted yet: one at most."""
+        return 0 if self.half is None else len(self.half)
 
     def idle(self, boundary: int) -> int | None:
         """A stream's boundaries come with it."""

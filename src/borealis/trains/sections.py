@@ -7,7 +7,7 @@ import numpy as np
 from borealis.kernels.flow import Flow
 from borealis.streams.id_gaps import JUMP, above
 from borealis.streams.queue import OutputQueue
-from borealis.streams.section import Section, section
+from borealis.streams.section import Place, Section, section
 
 
 def beyond(queue: OutputQueue, last: int) -> int:
@@ -15,9 +15,9 @@ def beyond(queue: OutputQueue, last: int) -> int:
     return above(max(last, (queue.incarnation - 1) * JUMP - 1))
 
 
-def queue_section(queue: OutputQueue, flow: Flow) -> Section:
-    """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
-    first, known = queue.next_id, queue.boundary
+def queue_section(place: Place, flow: Flow) -> Section:
+    """A train's share of a stream: the flow's rows with its boundaries among them, as the next tuples at a place."""
+    first, known = place
     at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
     if flow.bounds.standing > known:  # the unit began again at the present: what stood there stands here, too
         at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from borealis.state.log import Key, StateLog
 from borealis.streams.id_gaps import HOP, above
 from borealis.streams.queue import OutputQueue
 from borealis.trains.commit_point import CommitPoint
+from borealis.trains.fork import Fork
+from borealis.trains.forking import FORKS, DelayBound
 from borealis.trains.handover import Handover
-from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
+from borealis.trains.header import Manifest, Standing, TrainHeader, TrainInput, TrainInputs
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.merge_order import Determinant
@@ -54,6 +56,7 @@ class UnitOptions:
     state: Path | None = None  # where commits are kept; None: in memory
     headers: bool = False  # outputs carry the header columns
     bucket_us: int | None = None  # several streams are read by time, by such buckets; None: as they arrive
+    bound: DelayBound | None = None  # on how long what is pending waits for what is missing; None: for ever
 
 
 class UnitRun:
@@ -92,6 +95,7 @@ class UnitRun:
         self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
         self._committing = machine.threads.condition(machine.threads.rlock())
         self.closed = False
+        self.fork: Fork | None = None
         self._log = StateLog(self.scratch / "state", compiled.tables, machine)
         self._commits: CommitLog | None = None
         self._committed = 0
@@ -128,6 +132,8 @@ class UnitRun:
             times=compiled.times,
             gives_nothing=gives_nothing(compiled.program),
             bucket_us=options.bucket_us,
+            bound=options.bound,
+            on_fork=self._begin_fork,
             machine=machine,
         )
         self.progress.rows_read = self.manager.rows_read
@@ -195,10 +201,10 @@ class UnitRun:
     def committed(self) -> int:
         return self._committed
 
-    def next_train(self, after: int, wait: float) -> int | None:
+    def next_train(self, after: int, wait: float, *, forks: bool = False) -> int | None:
         if (rehearsal := self.rehearsals.next()) is not None:
             return rehearsal
-        number = self.manager.next_train(after, wait)
+        number = self.manager.next_train(after, wait, forks=forks)
         if number is not None:
             self._handed.setdefault(number, self._clock.now())
         return number
@@ -217,12 +223,13 @@ class UnitRun:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
                 self._begun = number
+        log = self._log_of(number)
         made: TrainHeader = {
             "train": header["train"],
             "inputs": header["inputs"],
             "program": str(self.scratch / "program.json"),
-            "state": str(self._log.root),
-            "manifest": None if inline else self._log.manifest(),
+            "state": str(log.root),
+            "manifest": None if inline else log.manifest(),
             "results": str(self.scratch / RESULTS / str(number)),  # where workers put what is too large for the JVM
             "diagram": self.spec.name,
             "writer_id": self.writer_id,
@@ -230,15 +237,28 @@ class UnitRun:
         }
         if "rehearsal" in header:
             made["rehearsal"] = True
+        if number >= FORKS:
+            made["fork"] = number
+        if self.fork is not None:
+            made["forked"] = True
         return made
 
-    def manifest(self) -> Manifest:
-        """Where the state is that the train under way starts from, for workers that do not have it."""
-        return self._log.manifest()
+    def _log_of(self, number: int) -> StateLog:
+        """The state log of the line that a train is of."""
+        if number < FORKS:
+            return self._log
+        if self.fork is None or self.fork.serial != number // FORKS:
+            raise TrainError("its fork was dropped before this train was run")
+        return self.fork.log
 
-    def standing(self) -> tuple[int, int]:
+    def manifest(self, number: int) -> Manifest:
+        """Where the state is that a train starts from, for workers that do not have it."""
+        return self._log_of(number).manifest()
+
+    def standing(self, number: int) -> Standing:
         """Which state that is: what was run from it before can go on from there."""
-        return self._log.train, self._log.loads
+        log = self._log_of(number)
+        return str(log.root), log.train, log.loads
 
     def rehearse(self) -> None:
         """Run a train of nothing as soon as possible: workers stay, or become, ready for the next."""
@@ -274,6 +294,9 @@ class UnitRun:
         if "rehearsal" in arrived.train:
             self.rehearsals.done()  # without the lock: its holder may wait for just this
             return
+        if "fork" in arrived.train:
+            self._commit_tentatively(arrived)
+            return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
             while not queue.has_room(ROOM_S) and not self.closed:
                 continue
@@ -300,7 +323,10 @@ class UnitRun:
         arrived.explain(self.progress, self.reason)
         bounds = train_bounds(self.compiled.program, arrived.train)
         queues = {} if train.silent else self.queues
-        sections = {name: queue_section(queue, self._flow(name, arrived, bounds)) for name, queue in queues.items()}
+        sections = {
+            name: queue_section((queue.next_id, queue.boundary), self._flow(name, arrived, bounds))
+            for name, queue in queues.items()
+        }
         deltas, files = arrived.deltas()
         for name in self.sinks:
             flow = self._flow(name, arrived, bounds)
@@ -337,6 +363,8 @@ class UnitRun:
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
             self._commits.write_base(self._header_now, self._log.whole())
+        if self.fork is not None and (train.final or self.manager.is_corrected()):
+            self.end_fork()
         if train.final:
             self.done.set()
 
@@ -355,6 +383,48 @@ class UnitRun:
             "errors": self.progress.errors,
             "rows": rows,
         }
+
+    # -- forks
+
+    def _begin_fork(self, serial: int) -> None:
+        """What follows is tentative, as long as the trunk waits for what is missing; it stands where it is."""
+        name = self.machine.chance.token()
+        self.fork = Fork(name, serial, self._log.fork(serial), self._clock.now())
+        for queue in self.queues.values():
+            queue.fork(name)
+
+    def end_fork(self) -> None:
+        """All that was tentative is void; harmless if nothing was."""
+        fork, self.fork = self.fork, None
+        if fork is None:
+            return
+        self.manager.end_fork()
+        for queue in self.queues.values():
+            queue.drop_fork()
+        fork.close()
+
+    def _commit_tentatively(self, arrived: Arrived) -> None:
+        """Take what came of a train of the fork: to the tentative ends of the streams, and into the fork's own log."""
+        assert arrived.train is not None
+        number = arrived.train["fork"]
+        with self._committing:
+            fork = self.fork
+            if fork is None or fork.serial != number // FORKS:
+                return
+            arrived.explain(fork.progress, self.reason)
+            bounds = train_bounds(self.compiled.program, arrived.train)
+            deltas, files = arrived.deltas()
+            fork.log.commit(number % FORKS, deltas, files)
+            for name, queue in self.queues.items():
+                if queue.tail is not None:
+                    place = queue.tail.held.next, queue.tail.held.boundary
+                    section = queue_section(place, self._flow(name, arrived, bounds))
+                    queue.append_tentative(replace(section, fork=fork.name))
+                    fork.tuples += len(section)
+            self.manager.release(number)
+            self._handed.pop(number, None)
+            shutil.rmtree(self.scratch / RESULTS / str(number), ignore_errors=True)
+            self._committing.notify_all()
 
     # -- protection
 
@@ -463,6 +533,8 @@ class UnitRun:
             self._let_go()
 
     def _let_go(self) -> None:
+        if self.fork is not None:
+            self.fork.log.close()
         self._log.close()
         if self._commits is not None:
             self._commits.close()

@@ -29,7 +29,7 @@ class Unit:
     def committed(self) -> int:
         return self.done
 
-    def next_train(self, after: int, wait: float) -> int | None:
+    def next_train(self, after: int, wait: float, *, forks: bool = False) -> int | None:
         if after < self.trains:
             return after + 1
         self.nudged.wait(wait)
@@ -40,11 +40,11 @@ class Unit:
         rows = {"rows": pa.py_buffer(b"rows"), "late": None}
         return {"train": number, "inputs": {"a": rows}, "results": "/results", "manifest": None}
 
-    def manifest(self) -> dict[str, list[list[int]]]:
+    def manifest(self, number: int) -> dict[str, list[list[int]]]:
         return {"box.0": [[0, self.done]]}
 
-    def standing(self) -> tuple[int, int]:
-        return self.done, 0
+    def standing(self, number: int) -> tuple[str, int, int]:
+        return "", self.done, 0
 
     def nudge(self) -> None:
         self.nudged.set()
@@ -158,7 +158,7 @@ def test_an_input_that_has_failed_is_not_asked_all_the_time() -> None:
     asked: list[float] = []
 
     class Failed(Unit):
-        def next_train(self, after: int, wait: float) -> int | None:
+        def next_train(self, after: int, wait: float, *, forks: bool = False) -> int | None:
             asked.append(wait)
             return None
 

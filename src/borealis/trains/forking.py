@@ -1,0 +1,358 @@
+"""Forks of a unit's input (DPC 4.3, 4.4): what is read without what is missing, so that there is an answer in time.
+
+A unit with a bound on delay reads its streams by time. What is pending for longer than the bound allows, because some
+stream has not come so far, goes into trains of a fork, and so does what other units gave tentatively. The trunk waits,
+with all that is stable pending; when what was missing has come, it goes on as if nothing had been. The fork is over
+when the trunk has read all that the fork has.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from borealis.clock import Clock
+from borealis.diagram.protection import Protection
+from borealis.entry.admission import Cursor
+from borealis.streams.section import Place, Section
+from borealis.trains.intake import Admission, Intake
+from borealis.trains.line import Line
+from borealis.trains.merging import ByTime, Merged, cut_off
+from borealis.trains.relay import Relay, Relayed
+from borealis.tuples import FIRST_TIME, LAST_TIME
+
+ALPHA = 0.9  # of the delay that is promised: the rest is for the work
+FORKED_BYTES_MOST = 256 << 20  # of an input, pending in the trunk while a fork goes on; then both wait
+LOOK_S = 0.05  # between looks whether something can be read that is overdue
+FORKS = 1 << 40  # trains of forks are numbered from multiples of this on
+
+
+@dataclass(frozen=True)
+class DelayBound:
+    """How long a unit waits for what is missing, and what it does then with tuples that come."""
+
+    patience_s: float  # alpha X: before what is pending is read without what is missing
+    during_failure: Literal["process", "delay"] = "process"  # at once, or each as late as may be
+    during_stabilization: Literal["process", "delay", "suspend"] = "process"  # the same, or not at all
+
+    @classmethod
+    def of(cls, protection: Protection | None) -> DelayBound | None:
+        """Of a unit that is protected like this, if it promises an answer in time."""
+        if protection is None or protection.delay_us is None:
+            return None
+        policies = protection.during_failure, protection.during_stabilization
+        return cls(ALPHA * protection.delay_us / 1e6, *policies)
+
+
+class Arrivals:
+    """How far the streams of a unit had come, and when."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()  # both rise
+
+    def note(self, now: float, reached: int) -> None:
+        """One of them has come so far."""
+        if reached > FIRST_TIME and (not self._samples or reached > self._samples[-1][1]):
+            self._samples.append((now, reached))
+
+    def before(self, moment: float) -> int:
+        """How far the one that had come furthest had come; what is older is forgotten."""
+        while len(self._samples) > 1 and self._samples[1][0] <= moment:
+            self._samples.popleft()
+        return self._samples[0][1] if self._samples and self._samples[0][0] <= moment else FIRST_TIME
+
+    def when(self, reached: int) -> float | None:
+        """When one had come so far; None if that is not known."""
+        return next((at for at, come in self._samples if come >= reached), None)
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+
+class ForkRelay(Relay):
+    """Takes what comes of one stream into a fork, stable or tentative, under ids of the fork's own.
+
+    Where the stream goes over from the one to the other, or goes back and corrects itself, only what goes further than
+    the fork has come is taken: the rest it has already, or has done without.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__(relay.spec, relay.cursor)
+        self.half = relay.half
+        self._fork, self._next = "", relay.cursor.position + relay.halves
+        self.seen = relay.cursor.reached  # how far the stream itself has come, with what was not taken
+        self.floor = FIRST_TIME  # the boundary that was written for it while it was missing
+
+    def admit(self, section: Section) -> Relayed:
+        reached = _reached(section)
+        goes_on = section.first == self._next and (section.fork == self._fork or not self._fork)
+        keep = np.ones(len(section), np.bool_) if goes_on else reached > self.cursor.reached
+        if goes_on or keep.any():
+            self._fork, self._next = section.fork, section.stop
+        ends = [int(reached[-1])] if len(section) else []
+        self.seen = max([self.seen, section.final if section.final < LAST_TIME else FIRST_TIME, *ends])
+        return super().admit(_kept(section, keep & (section.time >= self.floor), self.cursor.position + self.halves))
+
+    @property
+    def is_tentative(self) -> bool:
+        """Whether what was taken last was, and is not void."""
+        return bool(self._fork)
+
+    def undo(self) -> None:
+        """What was tentative is void: the stream goes back."""
+        self._fork, self._next = "", -1
+
+    def stand_in(self, boundary: int) -> None:
+        """A boundary was written for the stream: what is before it comes too late."""
+        self.floor, self.cursor = boundary, replace(self.cursor, boundary=boundary)
+
+
+def _reached(section: Section) -> NDArray[np.int64]:
+    """How far the stream has come with each tuple, as far as the section tells."""
+    before = np.searchsorted(section.at, section.first + np.arange(len(section)), "right")
+    stands = np.concatenate(([section.standing], section.bound))[before]
+    return np.maximum(np.maximum.accumulate(section.time), stands)
+
+
+def _kept(section: Section, keep: NDArray[np.bool_], first: int) -> Section:
+    """Some of its tuples, from this id on, among all of its boundaries."""
+    at = first + np.concatenate(([0], np.cumsum(keep)))[section.at - section.first]
+    rows = section.rows if keep.all() else section.rows.filter(pa.array(keep))
+    return Section(first, rows, section.time[keep], at, section.bound, section.standing)
+
+
+class Tentatively(ByTime):
+    """By time, without what is missing: a stream that has not come so far for as long as the bound allows.
+
+    A missing stream is as far as the others: a boundary says so in its place.
+    """
+
+    def __init__(
+        self,
+        intakes: Mapping[str, Intake],
+        admission: Admission,
+        bucket_us: int,
+        bound: DelayBound,
+        arrivals: Arrivals,
+        clock: Clock,
+    ) -> None:
+        super().__init__(intakes, admission, bucket_us)
+        self._bound, self._arrivals, self._clock = bound, arrivals, clock
+        self.missing: set[str] = set()
+        self.stabilizing = False  # what was missing has come, and the trunk reads it
+
+    def next(self, until: Mapping[str, Place] | None = None) -> Merged:
+        merged = super().next(until)
+        others = [i.cut.boundary for name, i in self._intakes.items() if name not in self.missing]
+        boundary = min(others, default=FIRST_TIME)
+        if not merged.pieces or boundary == LAST_TIME:
+            return merged
+        pieces, order = list(merged.pieces), merged.order
+        assert order is not None
+        for name in sorted(self.missing):
+            intake = self._intakes[name]
+            if not intake.pending and boundary > intake.cut.boundary:
+                pieces.append(cut_off(name, intake, intake.nothing(), (boundary,)))
+                _fork_relay(intake).stand_in(boundary)
+        added = np.arange(len(pieces) - len(merged.pieces))
+        return Merged(pieces, np.append(order, len(order) + added))
+
+    def _limits(self, bucket: int) -> list[tuple[int, int]]:
+        return [(self._limit(), -1)]
+
+    def _limit_of(self, number: int, limits: list[tuple[int, int]], exactly: bool) -> tuple[int, int]:
+        """The same for all: what is free of one is free of all."""
+        return limits[0]
+
+    def _limit(self) -> int:
+        overdue = self.overdue()
+        seen = {n: LAST_TIME if i.source_ended else _fork_relay(i).seen for n, i in self._intakes.items()}
+        self.missing = {name for name, reached in seen.items() if reached < overdue}
+        policy = self._bound.during_stabilization if self.stabilizing else self._bound.during_failure
+        if policy == "suspend":
+            return FIRST_TIME
+        limit = self._end(overdue)
+        present = min((reached for name, reached in seen.items() if name not in self.missing), default=FIRST_TIME)
+        if policy == "process" and present > FIRST_TIME:
+            at_once = len(seen) == 1 or present == LAST_TIME
+            limit = max(limit, self._end(present) if at_once else present // self._bucket * self._bucket)
+        return limit
+
+    def overdue(self) -> int:
+        """What is in this bucket or before it has waited for as long as the bound allows."""
+        time = self._arrivals.before(self._clock.now() - self._bound.patience_s)
+        return time if time in (FIRST_TIME, LAST_TIME) else time // self._bucket * self._bucket
+
+    def _end(self, time: int) -> int:
+        """Of the bucket that this is in."""
+        return time if time in (FIRST_TIME, LAST_TIME) else (time // self._bucket + 1) * self._bucket
+
+
+def _relay(intake: Intake) -> Relay:
+    assert isinstance(intake.entry, Relay)
+    return intake.entry
+
+
+def _fork_relay(intake: Intake) -> ForkRelay:
+    assert isinstance(intake.entry, ForkRelay)
+    return intake.entry
+
+
+class ForkLine(Line):
+    """The trains of a fork, from where the trunk stands."""
+
+    def __init__(
+        self,
+        serial: int,
+        trunk: Line,
+        admission: Admission,
+        bucket_us: int,
+        bound: DelayBound,
+        arrivals: Arrivals,
+        clock: Clock,
+    ) -> None:
+        intakes = {name: _forked(intake) for name, intake in trunk.intakes.items()}
+        super().__init__(intakes, trunk.depot / f"fork-{serial}", trunk.next_cause, trunk.made)
+        self.serial, self.since = serial, clock.now()
+        self.order = Tentatively(intakes, admission, bucket_us, bound, arrivals, clock)
+        self.depot.mkdir(parents=True, exist_ok=True)
+
+    def take_in(self, name: str, section: Section) -> None:
+        intake = self.intakes[name]
+        intake.add(_fork_relay(intake).admit(section))
+        intake.source_ended = intake.entry.cursor.ended
+
+    def undo(self, name: str) -> None:
+        """What was tentative of a stream is void; that it was read stays, until the trunk has read the truth."""
+        _fork_relay(self.intakes[name]).undo()
+
+    def reached(self) -> int:
+        """How far the stream that has come furthest has come."""
+        return max(_fork_relay(i).seen for i in self.intakes.values())
+
+    def is_corrected_by(self, trunk: Line) -> bool:
+        """Whether all that this has read is in trains of the trunk."""
+        return all(_reaches(trunk.intakes[n].cut, i.cut) for n, i in self.intakes.items())
+
+    def can_be_corrected_by(self, trunk: Line) -> bool:
+        """Whether all that this has read is pending in the trunk, or in its trains, and nothing that is overdue misses.
+
+        Where a stream is still tentative, more will be."""
+        if any(_fork_relay(i).is_tentative for i in self.intakes.values()):
+            return False
+        cursors = {name: _relay(intake).cursor for name, intake in trunk.intakes.items()}
+        overdue = self.order.overdue()
+        come = all(cursor.ended or cursor.reached >= overdue for cursor in cursors.values())
+        return come and all(_reaches(cursors[n], i.cut) for n, i in self.intakes.items())
+
+
+def _reaches(cursor: Cursor, other: Cursor) -> bool:
+    return cursor.ended or cursor.reached >= other.reached
+
+
+def _forked(intake: Intake) -> Intake:
+    return replace(intake, entry=ForkRelay(_relay(intake)), pending=deque(intake.pending), idle_tail=[])
+
+
+class Forking:
+    """When the input of a unit forks, and what becomes of the fork. Not thread-safe."""
+
+    def __init__(
+        self,
+        trunk: Line,
+        admission: Admission,
+        bucket_us: int | None,
+        bound: DelayBound,
+        clock: Clock,
+        on_fork: Callable[[int], None],
+    ) -> None:
+        self._trunk, self._admission, self._bucket, self._bound = trunk, admission, bucket_us, bound
+        self._clock, self._on_fork = clock, on_fork
+        self.fork: ForkLine | None = None
+        self._count = 0  # how many there were
+        self._waiting: list[tuple[str, Section]] = []  # tentative ones, for a fork to begin
+        self._arrivals = Arrivals()
+
+    def take_in(self, name: str, section: Section) -> None:
+        """What came of a stream goes into the trunk if it is stable, and in any case into a fork, if there is one."""
+        if section.undo:
+            self._waiting = [one for one in self._waiting if one[0] != name]
+            if self.fork is not None:
+                self.fork.undo(name)
+            return
+        intake = self._trunk.intakes[name]
+        if section.stable:
+            intake.add(_relay(intake).admit(section))
+        if self.fork is not None:
+            self.fork.take_in(name, section)
+        elif not section.stable:
+            self._waiting.append((name, section))
+        self._note()
+
+    def _note(self) -> None:
+        reached = [_relay(intake).cursor.reached for intake in self._trunk.intakes.values()]
+        self._arrivals.note(self._clock.now(), max(reached + ([] if self.fork is None else [self.fork.reached()])))
+
+    def begin(self, *, may: bool) -> bool:
+        """Begin a fork, if it is time and there may be one; says whether.
+
+        Never while trains of the trunk are under way: it begins where the trunk stands.
+        """
+        if not may:  # the trunk repeats what another copy has done
+            self._waiting.clear()
+        due = bool(self._waiting) or self._is_overdue()
+        if not may or not due or self.fork is not None or self._trunk.made > self._trunk.released:
+            return False
+        self._count += 1
+        how = (self._admission, self._bucket or 1, self._bound, self._arrivals, self._clock)
+        fork = ForkLine(self._count, self._trunk, *how)
+        for name, section in self._waiting:
+            fork.take_in(name, section)
+        self._waiting.clear()
+        self._on_fork(self._count)
+        self.fork = fork
+        self._note()
+        return True
+
+    def next(self) -> Merged:
+        """What goes into the fork's next train; one is under way at a time."""
+        fork = self.fork
+        if fork is None or fork.made > fork.released:
+            return Merged([])
+        fork.order.stabilizing = fork.can_be_corrected_by(self._trunk)
+        return fork.order.next()
+
+    def end(self) -> None:
+        """Read on without the fork."""
+        if self.fork is not None:
+            shutil.rmtree(self.fork.depot, ignore_errors=True)
+        self.fork = None
+        self._arrivals.clear()
+        self._note()
+
+    def patience(self) -> float:
+        """How long to wait before what is pending is to be looked at again, in seconds."""
+        since = self._pending_since(self.fork or self._trunk)
+        if since is None:
+            return math.inf
+        due = since + self._bound.patience_s - self._clock.now()
+        return due if due > 0 else LOOK_S
+
+    def _is_overdue(self) -> bool:
+        """Whether something is pending in the trunk for longer than the bound allows."""
+        since = self._pending_since(self._trunk)
+        return since is not None and self._clock.now() >= since + self._bound.patience_s
+
+    def _pending_since(self, line: Line) -> float | None:
+        """Since when a line has had what it could read next; None if there is nothing, or it need not wait."""
+        firsts = [int(i.pending[0].reached[0]) for i in line.intakes.values() if i.pending]
+        waits = self._bucket is not None or line is self.fork
+        return self._arrivals.when(min(firsts)) if firsts and waits else None

@@ -1,0 +1,284 @@
+"""Forks of a unit's input: when they begin, what they read, and when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from borealis.clock import Clock
+from borealis.entry.admission import Cursor
+from borealis.machine import HERE
+from borealis.streams.section import Section, wire_schema
+from borealis.trains.forking import Arrivals, DelayBound, Forking, ForkLine, ForkRelay
+from borealis.trains.intake import Admission, Intake
+from borealis.trains.line import Line
+from borealis.trains.merging import ByTime
+from borealis.trains.relay import Relay, StreamInput
+from borealis.tuples import FIRST_TIME, LAST_TIME
+
+SCHEMA = pa.schema([("n", pa.int64())])
+BUCKET = 10
+PATIENCE_S = 3.0
+
+
+class Hand(Clock):
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+    time = now
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class NoSource:
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        return iter(())
+
+
+class Unit:
+    """The input of a unit that reads some streams, without threads: what comes is read as soon as it may."""
+
+    def __init__(self, folder: Path, *names: str, **policy: Any) -> None:
+        self.clock = Hand()
+        intakes = {
+            name: Intake(
+                Relay(StreamInput(name), Cursor()),
+                NoSource(),
+                wire_schema(SCHEMA),
+                Cursor(),
+                0.0,
+                False,
+                HERE.threads.mailbox(2),
+            )
+            for name in names
+        }
+        self.trunk = Line(intakes, folder)
+        bound, several = DelayBound(PATIENCE_S, **policy), len(names) > 1
+        self.begun: list[int] = []
+        bucket = BUCKET if several else None
+        self.forking = Forking(self.trunk, Admission(), bucket, bound, self.clock, self.begun.append)
+        self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
+        self.busy = False  # the trunk reads nothing
+        self._next: dict[tuple[str, str], int] = {}
+        self.stable: list[int] = []  # the values that the trunk has read
+        self.tentative: list[int] = []  # and those that the fork has
+
+    def give(
+        self, name: str, times: list[int], bound: int | None = None, fork: str = "", first: int | None = None
+    ) -> None:
+        """Tuples with these times, which are their values, and a boundary behind them."""
+        key = name, fork
+        start = self._next.get(key, self._next.get((name, ""), 0)) if first is None else first
+        self._next[key] = start + len(times)
+        time = np.array(times, np.int64)
+        at, bounds = np.array([start + len(times)]), np.array([bound])
+        rows = pa.record_batch([time], schema=SCHEMA)
+        self.forking.take_in(name, Section(start, rows, time, at, bounds, FIRST_TIME, fork))
+        self.read()
+
+    def wait(self, seconds: float) -> None:
+        self.clock.at += seconds
+        self.read()
+
+    def read(self) -> None:
+        """All that may be read now, in the trunk and in the fork; which is over when it is corrected."""
+        while True:
+            if not self.busy and (merged := self.order.next()).pieces:
+                self.stable += self._taken(self.trunk, merged)
+                if self.fork is not None and self.fork.is_corrected_by(self.trunk):
+                    self.forking.end()
+                    self.tentative.append(-1)
+            elif (merged := self.forking.next()).pieces:
+                assert self.fork is not None
+                self.tentative += self._taken(self.fork, merged)
+            elif not self.forking.begin(may=True):
+                return
+
+    @property
+    def fork(self) -> ForkLine | None:
+        return self.forking.fork
+
+    def _taken(self, line: Line, merged: Any) -> list[int]:
+        cut = line.cut(merged)
+        line.add(cut)
+        line.release(cut.train.number)
+        return sorted(n for piece in merged.pieces for n in piece.rows.rows["n"].to_pylist())
+
+
+def one_undo() -> Section:
+    none = np.empty(0, np.int64)
+    return Section(0, pa.record_batch([none], schema=SCHEMA), none, none, none, undo=True)
+
+
+def test_what_waits_too_long_is_read_without_what_is_missing_and_then_again(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b")
+    unit.give("a", [1, 5, 12], 12)
+    unit.give("b", [2, 11], 11)
+    assert unit.stable == [1, 2, 5]
+    unit.give("a", [31, 33], 33)  # and b is cut off
+    unit.wait(PATIENCE_S - 0.1)
+    assert not unit.begun  # a short failure is masked
+    unit.wait(0.1)
+    assert unit.begun == [1]
+    assert unit.fork is not None
+    assert unit.fork.order.missing == {"b"}
+    assert unit.tentative == [11, 12, 31, 33]
+    unit.give("a", [45, 52], 52)  # what comes now does not wait
+    assert unit.tentative[4:] == [45]
+    unit.give("b", [14], 14)  # of what comes back, what the fork has done without is not for it
+    assert (unit.stable, unit.tentative[5:]) == ([1, 2, 5], [])
+    unit.give("b", [44, 53, 60], 60)
+    assert unit.stable == [1, 2, 5, 11, 12, 14, 31, 33, 44, 45]
+    assert unit.tentative[5:] == [-1]  # the fork is over
+    unit.give("a", [61], 61)
+    assert unit.stable[10:] == [52, 53]
+    assert unit.begun == [1]
+
+
+def test_a_missing_stream_is_as_far_as_the_others(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b", "c")
+    for name in "abc":
+        unit.give(name, [], 10)
+    unit.give("a", [21], 21)
+    unit.give("b", [22], 22)
+    unit.wait(PATIENCE_S)
+    assert unit.fork is not None
+    assert {n: i.cut.boundary for n, i in unit.fork.intakes.items()} == {"a": 21, "b": 22, "c": 21}
+    unit.give("c", [15, 20, 25], 25)  # the first two come too late for the fork, and in time for the trunk
+    unit.give("a", [], 30)
+    unit.give("b", [], 30)
+    assert unit.stable == [15]
+    assert unit.tentative == [21, 22, 25]
+    unit.give("c", [], 30)
+    assert unit.stable == [15, 20, 21, 22, 25]
+
+
+def test_each_tuple_waits_if_that_is_asked(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b", during_failure="delay")
+    unit.give("a", [1], 1)
+    unit.wait(1.0)
+    unit.give("a", [21], 21)
+    unit.wait(PATIENCE_S - 1.0)
+    assert unit.tentative == [1]
+    unit.give("a", [41], 41)
+    assert unit.tentative == [1]
+    unit.wait(1.0)
+    assert unit.tentative == [1, 21]
+    assert unit.forking.patience() == pytest.approx(PATIENCE_S - 1.0)
+    unit.wait(PATIENCE_S)
+    assert unit.tentative == [1, 21, 41]
+
+
+@pytest.mark.parametrize("policy", ["process", "delay", "suspend"])
+def test_while_the_right_answers_are_made_new_tuples_wait_or_not(tmp_path: Path, policy: str) -> None:
+    unit = Unit(tmp_path, "a", "b", during_stabilization=policy)
+    unit.give("a", [1], 1)
+    unit.wait(PATIENCE_S)
+    fork = unit.fork
+    assert fork is not None
+    unit.busy = True
+    unit.give("b", [22], 40)
+    unit.give("a", [31], 40)
+    assert unit.tentative == {"process": [1, 22, 31], "delay": [1], "suspend": [1]}[policy]
+    assert fork.order.stabilizing
+    unit.wait(PATIENCE_S)
+    assert unit.tentative == {"process": [1, 22, 31], "delay": [1, 22, 31], "suspend": [1]}[policy]
+
+
+def test_another_failure_is_waited_for_as_well(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b", "c")
+    for name in "abc":
+        unit.give(name, [], 10)
+    unit.give("a", [21], 25)
+    unit.give("b", [22], 25)
+    unit.wait(PATIENCE_S)
+    unit.give("a", [41], 55)  # now b is missing, too
+    assert unit.tentative == [21, 22]
+    unit.wait(PATIENCE_S)
+    assert unit.tentative == [21, 22, 41]
+    assert unit.fork is not None
+    assert unit.fork.order.missing == {"b", "c"}
+
+
+def test_what_is_tentative_upstream_is_read_at_once_by_a_fork_alone(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a")
+    unit.give("a", [1, 2], 2)
+    unit.order.next()
+    unit.give("a", [3, 4], 4, fork="f")
+    assert unit.begun == [1]
+    assert unit.tentative == [3, 4]
+    unit.give("a", [5], 5, fork="f")
+    unit.forking.take_in("a", replace(one_undo(), first=2))
+    unit.give("a", [3, 4, 5, 6], 6, first=2)  # the truth: the fork has most of it already
+    assert (unit.stable, unit.tentative) == ([1, 2, 3, 4, 5, 6], [3, 4, 5, -1])
+    unit.give("a", [7], 7)
+    assert (unit.stable[6:], unit.begun) == ([7], [1])
+
+
+def test_a_fork_goes_on_with_what_is_stable_again(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b")
+    unit.give("a", [3], 3, fork="f")
+    unit.wait(PATIENCE_S)
+    unit.forking.take_in("a", one_undo())
+    unit.give("a", [3, 20, 30], 30, first=0)
+    unit.wait(PATIENCE_S)
+    assert (unit.stable, unit.tentative) == ([], [3, 20, 30])  # b is still missing
+    unit.give("b", [4, 50], 50)
+    unit.give("a", [], 50)
+    assert unit.stable == [3, 4, 20, 30]
+
+
+def test_the_end_of_a_stream_is_no_failure(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b")
+    unit.give("b", [4], LAST_TIME)
+    unit.trunk.intakes["b"].source_ended = True
+    unit.give("a", [20, 30], 30)
+    unit.wait(2 * PATIENCE_S)
+    assert unit.stable == [4, 20]
+    assert unit.tentative == [30]  # its bucket is open for too long
+    unit.give("a", [41], 41)
+    assert (unit.stable, unit.fork) == ([4, 20, 30], None)
+
+
+def test_no_fork_begins_while_trains_are_under_way_or_repeated(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, "a", "b")
+    unit.give("a", [1], 1)
+    unit.clock.at += PATIENCE_S
+    unit.trunk.made += 1
+    assert not unit.forking.begin(may=True)
+    unit.trunk.made -= 1
+    assert not unit.forking.begin(may=False)
+    assert unit.forking.begin(may=True)
+
+
+def test_arrivals_remember_when_streams_had_come_how_far() -> None:
+    arrivals = Arrivals()
+    assert (arrivals.before(9.0), arrivals.when(0)) == (FIRST_TIME, None)
+    for at, reached in ((1.0, 10), (2.0, 10), (3.0, 30)):
+        arrivals.note(at, reached)
+    assert [arrivals.when(n) for n in (5, 10, 11, 31)] == [1.0, 1.0, 3.0, None]
+    assert [arrivals.before(at) for at in (0.5, 1.0, 2.9, 3.0, 99.0)] == [FIRST_TIME, 10, 10, 30, 30]
+
+
+def test_a_relay_into_a_fork_keeps_boundaries_among_what_it_keeps() -> None:
+    relay = ForkRelay(Relay(StreamInput("a"), Cursor(5, 20, 20)))
+    relay.stand_in(30)
+    time = np.array([25, 31, 28, 40], np.int64)
+    rows = pa.record_batch([time], schema=SCHEMA)
+    one = Section(5, rows, time, np.array([7, 8]), np.array([24, 35]), 20)
+    got = relay.admit(one)
+    assert got.section.rows["n"].to_pylist() == [31, 40]
+    assert (got.section.first, got.section.at.tolist(), got.section.bound.tolist()) == (5, [6], [35])
+    assert (relay.seen, relay.cursor.position, relay.cursor.boundary) == (40, 7, 35)
