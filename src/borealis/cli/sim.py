@@ -16,6 +16,7 @@ from typer import Exit, Option
 from borealis.cli.options import Json
 from borealis.cli.screen import Screen, plural
 from borealis.clock import WALL
+from borealis.diagram.durations import parse
 from borealis.diagram.protection import APPROACHES, GUARANTEES, MERGES
 from borealis.errors import BorealisError, did_you_mean
 
@@ -57,6 +58,9 @@ class PlanOptions:
     merge: Annotated[
         str | None, Option(metavar="arrival|time", help="How several streams are read; either if left out.")
     ] = None
+    delay: Annotated[
+        str | None, Option(metavar="TIME|none", help="Within which answers come, tentatively; any if left out.")
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -74,7 +78,10 @@ class PlanOptions:
         _one_of("--ha", self.ha, [one for one in APPROACHES if one != NONE])
         _one_of("--guarantee", self.guarantee, list(GUARANTEES))
         _one_of("--merge", self.merge, list(MERGES))
-        return Options(self._diagram(), self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge)
+        if self.delay not in (None, NONE):
+            parse(self.delay)
+        how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay)
+        return Options(self._diagram(), *how)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -106,6 +113,7 @@ class PlanOptions:
             "--ha": self.ha,
             "--guarantee": self.guarantee,
             "--merge": self.merge,
+            "--delay": self.delay,
             "--faults": self.faults,
             "--minutes": self.minutes,
             "--seconds": self.seconds,

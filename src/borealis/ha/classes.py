@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
+from borealis.diagram.passes.revisions import revised_arrows
 from borealis.diagram.protection import Protection
 from borealis.diagram.repeating import unrepeatable
 from borealis.diagram.spec import LATE, Spec
@@ -38,6 +39,7 @@ class Classified:
     retention: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `retention_of`
     unsafe_effects: tuple[str, ...] = ()  # boxes that change the world outside by what a backup may not come to again
     timeless: Mapping[str, str] = field(default_factory=dict)  # streams it reads that have no boundaries, and a reader
+    revised: tuple[str, ...] = ()  # its arrows on which rows are taken back
 
     @property
     def nondeterministic(self) -> bool:
@@ -54,7 +56,9 @@ def classify(spec: Spec, piece: Piece, protection: Protection | None = None) -> 
     effects = _unsafe_effects(spec, piece, random_boxes, by_time)
     late = [arrow for arrow in piece.reads if arrow.endswith(LATE)]  # of such tuples nothing is known before they come
     timeless = {arrow: next(name for name in piece.boxes if arrow in spec.box(name).sources) for arrow in late}
-    return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects, timeless)
+    arrows = (*piece.reads, *(arrow for name in piece.boxes for arrow in spec.box(name).arrows))
+    revised = tuple(arrow for arrow in arrows if arrow in revised_arrows(spec))
+    return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects, timeless, revised)
 
 
 def most_general(classes: Iterable[str]) -> str:

@@ -72,6 +72,9 @@ def check_guarantee(protection: Protection | None, classified: Classified) -> No
         for stream, box in classified.timeless.items():
             reason = f"'merge: time' would wait for '{stream}', which does not tell how far it has come"
             raise protection.wrong(reason, f"let '{box}', which reads it, begin a unit of its own (--cut {box})")
+    if protection is not None and protection.delay is not None and classified.revised:
+        reason = f"'delay', where '{classified.revised[0]}' takes rows back: a fork may not have read those"
+        raise protection.wrong(reason, "leave the delay out, or the key and history of the input")
     if protection is None or protection.guarantee is None:
         return
     approach, guarantee = protection.ha, protection.guarantee

@@ -139,20 +139,51 @@ def deposed_heard(fed: Iterable[Fed]) -> list[str]:
     return faults
 
 
-# -- stable and undone
+# -- stable and tentative
 
 
-def stable_undone(stream: str, sections: Iterable[Section]) -> list[str]:
-    """Sections that take back what was stable, of all that a reader got of one epoch of a stream, in order."""
-    stable = 0  # the id behind the last stable tuple
+@dataclass(frozen=True)
+class Given:
+    """A section, as a reader got it."""
+
+    first: int
+    stop: int
+    fork: str = ""
+    undo: bool = False
+    life: int = 0  # ids of another mean nothing here
+
+    @classmethod
+    def of(cls, section: Section, life: int) -> Given:
+        return cls(section.first, section.stop, section.fork, section.undo, life)
+
+
+def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
+    """What a reader of tentative tuples should not have got: stable ones that are taken back or come again, tentative
+    ones that are void, or ones that nobody corrects (DPC, properties 3 and 4)."""
+    stable, life, fork, void = 0, 0, "", set[str]()
     faults = []
     for one in sections:
-        if one.undo and one.first < stable:
-            faults.append(f"{stream}: tuples from {one.first} on were taken back, and stable up to {stable}")
-            stable = one.first
-        if one.stable and len(one):
+        if one.life != life:
+            stable, life = one.first, one.life
+        if one.undo:
+            if one.first < stable:
+                faults.append(f"tuples from {one.first} on were taken back, and stable up to {stable}")
+            void, fork = void | {fork}, ""
+        elif one.fork:
+            if one.fork in void:
+                faults.append(f"tentative tuples {one.first} to {one.stop} came of a fork that is void")
+            if fork not in ("", one.fork):
+                faults.append(f"tuples of fork {one.fork} came, and nobody said that those of {fork} are void")
+            fork = one.fork
+        else:
+            if fork and one.stop > one.first:
+                faults.append(f"stable tuples {one.first} to {one.stop} came, and nobody said that fork {fork} is void")
+            if one.first < stable:
+                faults.append(f"stable tuples {one.first} to {one.stop} came again")
             stable = max(stable, one.stop)
-    return faults
+    if fork and ended:
+        faults.append(f"it has ended, and nobody said that fork {fork} is void")
+    return faults[:SHOWN]
 
 
 # -- stuck

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from borealis.diagram.cut import cut
+from borealis.diagram.durations import parse
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
@@ -18,6 +20,8 @@ LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any o
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
 QUIET_S = 1.0  # before the first fault, everything runs
+DELAYS = ("0.5 s", "1 s", "2 s")  # within which there is an answer
+SILENT_S = (0.3, 4.0)  # for how long an input may be
 BUCKETS = ("100 ms", "100 ms", "10 ms", "250 ms")  # a batch is some 80 ms
 
 
@@ -94,6 +98,7 @@ class Options:
     seconds: float = 15.0  # from the first batch to the last
     nodes: int = 3
     merge: str | None = None
+    delay: str | None = None  # a time, or `none`
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,14 @@ class Plan:
     faults: tuple[Fault, ...]
     lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
     bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
+    delay: tuple[str, str, str] | None = None  # an answer comes in time: within what, and what is done meanwhile
 
     @property
     def protection(self) -> Protection:
         merge = "time" if self.bucket is not None else "arrival"
-        return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket)
+        words = ("delay", "during_failure", "during_stabilization")
+        delay: Any = dict(zip(words, self.delay or (), strict=False))
+        return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket, **delay)
 
     @property
     def spec(self) -> Spec:
@@ -139,6 +147,7 @@ class Plan:
         how = (
             f"{self.approach}, {self.guarantee}"
             + (f", by time ({self.bucket})" if self.bucket else "")
+            + (f", within {' '.join(self.delay)}" if self.delay else "")
             + (", durable" if self.durable else "")
             + (", lean" if self.lean else "")
         )
@@ -241,7 +250,26 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     faults = drawn_faults(rng, options, nodes)
     lean = rng.random() < LEAN
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, options.merge, ha=approach, guarantee=guarantee)
-    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
+    plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
+    return _bounded(Random(f"delay {seed}"), plan, options)
+
+
+def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
+    """The plan with a bound on delay, if its units read several streams by time; then inputs are silent for a while."""
+    delay = options.delay or rng.choice(("none", *DELAYS))
+    if plan.bucket is None or delay == "none" or parse(delay) < 2 * parse(plan.bucket):
+        return plan
+    policies = rng.choice(("process", "delay")), rng.choice(("process", "delay", "suspend"))
+    bounded = replace(plan, delay=(delay, *policies))
+    how = {name: value for name, value in bounded.protection.plain().items() if name != "name"}
+    if not is_allowed(plan.spec, plan.cuts, **how):
+        return plan
+    last, silences = QUIET_S + options.seconds * 0.4, []
+    for _ in range(rng.choice((0, 1, 1, 2)) if options.kinds else 0):
+        at = round(rng.uniform(QUIET_S, last), 3)
+        name = rng.choice([one.name for one in plan.spec.inputs])
+        silences.append(Fault(at, round(at + rng.uniform(*SILENT_S), 3), "silence", (name,)))
+    return replace(bounded, faults=tuple(sorted([*plan.faults, *silences], key=lambda fault: fault.at)))
 
 
 def _bucket(rng: Random, spec: Spec, cuts: Sequence[str], merge: str | None, **how: str) -> str | None:

@@ -21,10 +21,11 @@ from borealis.sim.cluster import CoordinatorLine, SimCluster
 from borealis.sim.history import History, Received, check, plain
 from borealis.sim.invariants import (
     AfterFaults,
+    Given,
     Guarded,
     InputRecord,
     acked_and_lost,
-    stable_undone,
+    inconsistent,
     stuck,
 )
 from borealis.sim.kernel import Kernel, LivelockError
@@ -112,7 +113,7 @@ class Run:
         self._published = {one.name: 0 for one in subject.spec.inputs}
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
         self._forgotten: dict[str, int] = {}  # how often an entry point did not know what it had given receipts for
-        self._sections: dict[str, list[Section]] = {}  # that the reader of each output got
+        self._sections: dict[str, list[Given]] = {}  # that the reader of each output got
         self.came: list[tuple[str, int, int]] = []  # an output, its tuples by now, and the line of the history
         self._chance = self.kernel.chance("run")
         self._strikes = Strikes(self.cluster, self.kernel.chance("faults"), self.note)
@@ -242,9 +243,14 @@ class Run:
         sent: dict[int, tuple[int, int]] = {}
         while not self._healed:
             count = self._chance.choice((1, 1, 1, 3))
+            silent = self._strikes.silent.pop(name, 0.0) - self.kernel.now
+            if silent > 0:
+                self._clock.sleep(silent)
             for _ in range(count):
                 first = self._published[name]
                 stop = first + self._chance.randint(1, 2 * BATCH_ROWS // count)
+                if silent > 0:  # what was not published meanwhile comes now
+                    stop = max(stop, *self._published.values())
                 batch = self.subject.rows(name, first, stop)
                 sent[publisher.next_number] = (first, stop)
                 publisher.send_batch(batch.cast(publisher.schema))
@@ -276,14 +282,16 @@ class Run:
         history = self.histories[output]
         machine = self.cluster.client.process.machine  # type: ignore[union-attr]
         reader = "client" if self.plan.lean else None
-        options = ReadOptions(start="oldest", reader=reader, on_gap="continue", retries=RETRIES, first_s=60.0)
+        tentative = self.plan.delay is not None
+        patience: Any = {"on_gap": "continue", "retries": RETRIES, "first_s": 60.0}
+        options = ReadOptions(start="oldest", reader=reader, tentative=tentative, **patience)
         subscription = Subscription(self._client, f"{self.subject.spec.name}/{output}", options, machine=machine)
         sections = self._sections[output] = []
         try:
             for section in subscription.sections():
                 self._take(history, section)
                 self._looks.hear("the client", subscription._follower)
-                sections.append(section.bare() if hasattr(section, "bare") else section)
+                sections.append(Given.of(section, subscription.gaps))
             history.ended = subscription.ended
         except BorealisError as error:
             history.trouble.append(f"the reader failed: {error}")
@@ -291,7 +299,13 @@ class Run:
         history.events.append({"jumps": subscription.jumps})
 
     def _take(self, history: History, section: Section) -> None:
+        if section.undo:
+            self.note("client", f"{history.output}: what was tentative is void; it goes on at {section.first}")
         if not len(section):
+            return
+        if not section.stable:
+            what = f"tentative tuples {section.first} to {section.stop} of fork {section.fork}"
+            self.note("client", f"{history.output}: {what} came")
             return
         rows = plain(section.rows, history.shape.columns)
         times = section.time.tolist()
@@ -383,7 +397,8 @@ class Run:
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
         for output, sections in self._sections.items():
-            outcome.faults += stable_undone(output, sections)
+            ended = self.histories[output].ended
+            outcome.faults += [f"{output}: {fault}" for fault in inconsistent(sections, ended=ended)]
         outcome.faults += self._looks.faults(self._strikes.moved)
         outcome.faults += self._unacknowledged()
 

@@ -29,12 +29,18 @@ class Strikes:
         self.lost: set[UnitKey] = set()  # units of which no copy was left
         self.struck: set[str] = set()  # units that were taken over
         self.moved: set[str] = set()  # units that were ordered elsewhere
+        self.silent: dict[str, float] = {}  # inputs to which nothing is published until then
         self._copies: dict[UnitKey, set[str]] = {}  # of each unit: nodes that have all of it
         self._aimed: list[tuple[float, Callable[[], None]]] = []  # what is to come so long after the next batch
         self._mended = False
 
     def strike(self, fault: Fault) -> None:
         self._note("fault", f"{fault.what} {' '.join(fault.nodes)}".strip())
+        if fault.what == "silence":
+            self.silent[fault.nodes[0]] = max(
+                self._kernel.now + fault.until - fault.at, self.silent.get(fault.nodes[0], 0.0)
+            )
+            return
         hosts = [self.cluster.host(name) for name in fault.nodes]
         wires, names = self.cluster.wires, set(self.cluster.nodes) | {COORDINATOR, "client"}
         last = fault.until - fault.at

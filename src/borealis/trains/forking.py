@@ -73,8 +73,10 @@ class Arrivals:
         """When one had come so far; None if that is not known."""
         return next((at for at, come in self._samples if come >= reached), None)
 
-    def clear(self) -> None:
-        self._samples.clear()
+    def copy(self) -> Arrivals:
+        other = Arrivals()
+        other._samples.extend(self._samples)
+        return other
 
 
 class ForkRelay(Relay):
@@ -221,7 +223,7 @@ class ForkLine(Line):
     ) -> None:
         intakes = {name: _forked(intake) for name, intake in trunk.intakes.items()}
         super().__init__(intakes, trunk.depot / f"fork-{serial}", trunk.next_cause, trunk.made)
-        self.serial, self.since = serial, clock.now()
+        self.serial, self.since, self.base, self.arrivals = serial, clock.now(), trunk.made, arrivals
         self.order = Tentatively(intakes, admission, bucket_us, bound, arrivals, clock)
         self.depot.mkdir(parents=True, exist_ok=True)
 
@@ -272,55 +274,76 @@ class Forking:
         bucket_us: int | None,
         bound: DelayBound,
         clock: Clock,
-        on_fork: Callable[[int], None],
+        on_fork: Callable[[int | None], None],
     ) -> None:
         self._trunk, self._admission, self._bucket, self._bound = trunk, admission, bucket_us, bound
         self._clock, self._on_fork = clock, on_fork
         self.fork: ForkLine | None = None
         self._count = 0  # how many there were
-        self._waiting: list[tuple[str, Section]] = []  # tentative ones, for a fork to begin
+        self._tentative: dict[str, list[Section]] = {}  # what came of each stream that is not stable, and not void
         self._arrivals = Arrivals()
 
     def take_in(self, name: str, section: Section) -> None:
         """What came of a stream goes into the trunk if it is stable, and in any case into a fork, if there is one."""
         if section.undo:
-            self._waiting = [one for one in self._waiting if one[0] != name]
+            self._tentative.pop(name, None)
             if self.fork is not None:
                 self.fork.undo(name)
             return
         intake = self._trunk.intakes[name]
         if section.stable:
             intake.add(_relay(intake).admit(section))
+        else:
+            self._tentative.setdefault(name, []).append(section)
         if self.fork is not None:
             self.fork.take_in(name, section)
-        elif not section.stable:
-            self._waiting.append((name, section))
         self._note()
 
     def _note(self) -> None:
-        reached = [_relay(intake).cursor.reached for intake in self._trunk.intakes.values()]
-        self._arrivals.note(self._clock.now(), max(reached + ([] if self.fork is None else [self.fork.reached()])))
+        now = self._clock.now()
+        self._arrivals.before(now - self._bound.patience_s)  # what is older need not be known
+        self._arrivals.note(now, max(_relay(intake).cursor.reached for intake in self._trunk.intakes.values()))
+        if self.fork is not None:
+            self.fork.arrivals.note(now, self.fork.reached())
 
     def begin(self, *, may: bool) -> bool:
-        """Begin a fork, if it is time and there may be one; says whether.
+        """Begin a fork, if it is time and there may be one; says whether. Called when the trunk has nothing to read.
 
-        Never while trains of the trunk are under way: it begins where the trunk stands.
+        Never while trains are under way: it begins where the trunk stands. Where the trunk has come further while a
+        fork went on, but not as far as that, another fork takes its place: what is right by now is known then.
         """
         if not may:  # the trunk repeats what another copy has done
-            self._waiting.clear()
-        due = bool(self._waiting) or self._is_overdue()
-        if not may or not due or self.fork is not None or self._trunk.made > self._trunk.released:
+            self._tentative.clear()
+        under_way = self._trunk.made > self._trunk.released
+        if not may or under_way or not (self._is_behind() if self.fork is not None else self._is_due()):
             return False
+        arrivals = self._arrivals if self.fork is None else self.fork.arrivals
+        self.end()
+        if not self._is_due():
+            self._on_fork(None)
+            return True
         self._count += 1
-        how = (self._admission, self._bucket or 1, self._bound, self._arrivals, self._clock)
+        how = (self._admission, self._bucket or 1, self._bound, arrivals.copy(), self._clock)
         fork = ForkLine(self._count, self._trunk, *how)
-        for name, section in self._waiting:
-            fork.take_in(name, section)
-        self._waiting.clear()
+        for name, sections in self._tentative.items():
+            for section in sections:
+                fork.take_in(name, section)
         self._on_fork(self._count)
         self.fork = fork
         self._note()
         return True
+
+    def _is_due(self) -> bool:
+        """Whether something is tentative, or pending in the trunk for longer than the bound allows."""
+        since = self._pending_since(self._trunk)
+        return bool(self._tentative) or (since is not None and self._clock.now() >= since + self._bound.patience_s)
+
+    def _is_behind(self) -> bool:
+        """Whether the trunk has come further since the fork began, and that is long enough ago."""
+        fork = self.fork
+        if fork is None or fork.made > fork.released or self._trunk.made == fork.base:
+            return False
+        return self._clock.now() >= fork.since + self._bound.patience_s
 
     def next(self) -> Merged:
         """What goes into the fork's next train; one is under way at a time."""
@@ -335,8 +358,6 @@ class Forking:
         if self.fork is not None:
             shutil.rmtree(self.fork.depot, ignore_errors=True)
         self.fork = None
-        self._arrivals.clear()
-        self._note()
 
     def patience(self) -> float:
         """How long to wait before what is pending is to be looked at again, in seconds."""
@@ -346,13 +367,9 @@ class Forking:
         due = since + self._bound.patience_s - self._clock.now()
         return due if due > 0 else LOOK_S
 
-    def _is_overdue(self) -> bool:
-        """Whether something is pending in the trunk for longer than the bound allows."""
-        since = self._pending_since(self._trunk)
-        return since is not None and self._clock.now() >= since + self._bound.patience_s
-
     def _pending_since(self, line: Line) -> float | None:
         """Since when a line has had what it could read next; None if there is nothing, or it need not wait."""
         firsts = [int(i.pending[0].reached[0]) for i in line.intakes.values() if i.pending]
-        waits = self._bucket is not None or line is self.fork
-        return self._arrivals.when(min(firsts)) if firsts and waits else None
+        if not firsts or (self._bucket is None and line is self._trunk):
+            return None
+        return (line.arrivals if isinstance(line, ForkLine) else self._arrivals).when(min(firsts))

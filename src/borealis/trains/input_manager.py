@@ -55,7 +55,7 @@ class InputManager:
         gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
         bucket_us: int | None = None,  # several streams are read by time, by such buckets; None: as they come
         bound: DelayBound | None = None,  # on how long what is pending waits for what is missing
-        on_fork: Callable[[int], None] = lambda serial: None,  # called before a fork's first train
+        on_fork: Callable[[int | None], None] = lambda _: None,  # a fork begins, in the place of any before; or is over
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot

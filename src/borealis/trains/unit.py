@@ -386,22 +386,28 @@ class UnitRun:
 
     # -- forks
 
-    def _begin_fork(self, serial: int) -> None:
-        """What follows is tentative, as long as the trunk waits for what is missing; it stands where it is."""
-        name = self.machine.chance.token()
-        self.fork = Fork(name, serial, self._log.fork(serial), self._clock.now())
+    def _begin_fork(self, serial: int | None) -> None:
+        """What follows is tentative, as long as the trunk waits for what is missing; None: it is not.
+
+        What was tentative before is void.
+        """
+        before, self.fork = self.fork, None
+        if serial is not None:
+            name = self.machine.chance.token()
+            self.fork = Fork(name, serial, self._log.fork(serial), self._clock.now())
         for queue in self.queues.values():
-            queue.fork(name)
+            if self.fork is None:
+                queue.drop_fork()
+            else:
+                queue.fork(self.fork.name)
+        if before is not None:
+            before.close()
 
     def end_fork(self) -> None:
         """All that was tentative is void; harmless if nothing was."""
-        fork, self.fork = self.fork, None
-        if fork is None:
-            return
-        self.manager.end_fork()
-        for queue in self.queues.values():
-            queue.drop_fork()
-        fork.close()
+        if self.fork is not None:
+            self.manager.end_fork()
+            self._begin_fork(None)
 
     def _commit_tentatively(self, arrived: Arrived) -> None:
         """Take what came of a train of the fork: to the tentative ends of the streams, and into the fork's own log."""

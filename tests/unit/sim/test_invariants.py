@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from borealis.sim.invariants import (
     AfterFaults,
     Fed,
+    Given,
     Guarded,
     InputRecord,
     ServedSpan,
     acked_and_lost,
     deposed_heard,
-    stable_undone,
+    inconsistent,
     stuck,
     two_primaries,
 )
-from borealis.streams.section import Section
 
 BATCHES = {"p": {0: [(1,), (2,)], 1: [(3,)]}, "q": {0: [(3,)]}}
 PROTECTED = InputRecord("left", BATCHES, approach="passive", guarantee="precise", node_died=True)
@@ -98,21 +96,30 @@ def test_a_reader_believes_no_deposed_primary() -> None:
     assert fault == "r got tuples of d/x from incarnation 2 behind 3 at 6.000 s"
 
 
-def section(first: int, count: int, *, fork: str = "", undo: bool = False) -> Section:
-    none = np.empty(0, np.int64)
-    rows = pa.record_batch({"n": pa.array(range(count), pa.int64())})
-    return Section(first, rows, np.zeros(count, np.int64), none, none, fork=fork, undo=undo)
-
-
 def test_what_is_tentative_may_be_taken_back() -> None:
-    sections = [section(0, 3), section(3, 4, fork="f"), section(3, 2, undo=True), section(5, 1)]
-    assert stable_undone("d/x", sections) == []
+    good = [Given(0, 3), Given(3, 7, "f"), Given(7, 8, "f"), Given(3, 3, undo=True), Given(3, 5), Given(5, 6, "g")]
+    assert inconsistent(good, ended=False) == []
+    [fault] = inconsistent(good, ended=True)
+    assert fault == "it has ended, and nobody said that fork g is void"
 
 
-def test_what_is_stable_may_not() -> None:
-    sections = [section(0, 3), section(3, 4, fork="f"), section(2, 2, undo=True), section(4, 1, undo=True)]
-    assert stable_undone("d/x", sections) == ["d/x: tuples from 2 on were taken back, and stable up to 3"]
-    assert stable_undone("d/x", [section(0, 3), section(1, 0, undo=True, fork="f")])
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        ([Given(3, 5, "f"), Given(2, 2, undo=True)], "tuples from 2 on were taken back, and stable up to 3"),
+        ([Given(3, 5)], None),
+        ([Given(2, 5)], "stable tuples 2 to 5 came again"),
+        ([Given(0, 5, life=1)], None),
+        ([Given(3, 5, "f"), Given(3, 4)], "stable tuples 3 to 4 came, and nobody said that fork f is void"),
+        ([Given(3, 5, "f"), Given(3, 4, "g")], "tuples of fork g came, and nobody said that those of f are void"),
+        (
+            [Given(3, 5, "f"), Given(3, 3, undo=True), Given(5, 6, "f")],
+            "tentative tuples 5 to 6 came of a fork that is void",
+        ),
+    ],
+)
+def test_what_is_stable_may_not(then: list[Given], words: str | None) -> None:
+    assert inconsistent([Given(0, 3), *then], ended=False) == ([words] if words else [])
 
 
 def test_what_recovers_in_time_is_not_stuck() -> None:

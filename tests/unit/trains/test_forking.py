@@ -66,7 +66,7 @@ class Unit:
         }
         self.trunk = Line(intakes, folder)
         bound, several = DelayBound(PATIENCE_S, **policy), len(names) > 1
-        self.begun: list[int] = []
+        self.begun: list[int | None] = []
         bucket = BUCKET if several else None
         self.forking = Forking(self.trunk, Admission(), bucket, bound, self.clock, self.begun.append)
         self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
