@@ -40,6 +40,8 @@ WITH_A_CLUSTER = {
     "status": "Show nodes, units and streams: where they are, rates, queues, lag, boundaries.",
     "move": "Move a running unit, with its state, to another node.",
     "kill": "End a node of this machine as a power cut would (kill -9).",
+    "cut": "Cut a node off from a stream that its units read, to try what happens; 'up --allow-faults' allows it.",
+    "heal": "Let a node read a stream again that it was cut off from.",
     "restart": "Start a node of this home's cluster again that has ended, or its coordinator, and wait until it is "
     "ready.",
     "logs": "Show the log of a node of this home's cluster, or of its coordinator.",
@@ -51,6 +53,7 @@ TOGETHER = {  # modules of several commands; any other command has its own
     "foreground": ("node", "coordinator"),
     "deploy": ("deploy", "undeploy", "move"),
     "streams": ("ls", "describe", "forget"),
+    "faults": ("cut", "heal"),
     "status": ("status", "forget-node"),
     "parts": ("down", "restart", "logs", "kill"),
 }

@@ -69,6 +69,7 @@ class ClusterFile(_Checked):
     token_file: FilePath | None = None
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
+    allow_faults: bool = False  # `borealis cut` may cut its nodes off from streams
 
     @property
     def hosts(self) -> list[str]:

@@ -128,6 +128,8 @@ def _cluster(options: UpOptions) -> ClusterFile:
         cluster = _numbered(options, coordinator=CoordinatorPart(port=PORT if port is None else port))
     if options.token_file is not None:
         cluster = cluster.model_copy(update={"token_file": options.token_file.expanduser().absolute()})
+    if options.allow_faults:
+        cluster = cluster.model_copy(update={"allow_faults": True})
     return cluster
 
 
@@ -153,6 +155,7 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
             master=node.master or None,
             cores=node.cores,
             data=str(node.data or data / node.name),
+            allow_faults=cluster.allow_faults or None,
             **guard,
         )
     return made

@@ -92,16 +92,22 @@ def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+AllowFaults = Annotated[
+    bool, Option("--allow-faults", help="Let 'borealis cut' cut nodes off from streams, to try what happens.")
+]
+
+
 def arguments(command: str, **options: Any) -> list[str]:
     """`borealis COMMAND ...` with these options, wherever that is typed; those that are None are left out.
 
-    >>> arguments("node", name="node1", cores=None, tls_cert=Path("/c.pem"), conf=["a=1", "b=2"])
-    ['node', '--name', 'node1', '--tls-cert', '/c.pem', '--conf', 'a=1', '--conf', 'b=2']
+    >>> arguments("node", name="node1", cores=None, tls_cert=Path("/c.pem"), conf=["a=1", "b=2"], allow_faults=True)
+    ['node', '--name', 'node1', '--tls-cert', '/c.pem', '--conf', 'a=1', '--conf', 'b=2', '--allow-faults']
     """
     made = [command]
     for name, value in options.items():
         for one in value if isinstance(value, list) else [] if value is None else [value]:
-            made += [f"--{name.replace('_', '-')}", str(one.absolute() if isinstance(one, Path) else one)]
+            text = [] if one is True else [str(one.absolute() if isinstance(one, Path) else one)]
+            made += [f"--{name.replace('_', '-')}", *text]
     return made
 
 

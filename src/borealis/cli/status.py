@@ -18,7 +18,7 @@ from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.screen import FittingTable, answer, console, plural, size, span
 from borealis.errors import WireError
 from borealis.wire import status as views
-from borealis.wire.messages import Takeover
+from borealis.wire.messages import Forked, Takeover
 
 EVERY_S = 1.0  # nodes report that often
 GUARDED = ("protected", "watching")
@@ -106,6 +106,8 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
         for arrow, count in unit.refused.items():
             if count:
                 notes.append(Text(f"{name}: {plural(count, 'change')} not made, on {arrow}", style="yellow"))
+        if unit.fork is not None:
+            notes.append(Text(f"{name} {fork_words(unit.fork)}", style="yellow"))
         for one in unit.waiting:
             notes.append(Text(f"{name} waits, for {span(1e6 * one.seconds)} so far: {one.why}", style="yellow"))
     for trouble in status.troubles:
@@ -274,8 +276,26 @@ def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
     """The backup's node, and what is promised."""
     if protection is None:
         return "-", "-"
-    by_time = ", by time" if protection.bucket_ms else ""
-    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}{by_time}"
+    more = ", by time" if protection.bucket_ms else ""
+    more += f", within {span(1000 * protection.delay_ms)}" if protection.delay_ms else ""
+    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}{more}"
+
+
+def fork_words(fork: Forked) -> str:
+    """What is tentative, since when, and why.
+
+    >>> fork_words(Forked(state="failure", missing=["c"], seconds=5.2, tuples=1200, kept=300))
+    'is tentative for 5.2 s, without c: 1,200 tuples so far, 300 rows kept for the right ones'
+    >>> fork_words(Forked(state="stabilization", seconds=9.0, tuples=4, kept=90, stable_in_s=0.4))
+    'is tentative for 9.0 s, and corrects that: 4 tuples so far, 90 rows to read, for about 0.4 s'
+    """
+    given = f"{plural(fork.tuples, 'tuple')} so far"
+    if fork.state == "stabilization":
+        left = f", for about {fork.stable_in_s:.1f} s" if fork.stable_in_s is not None else ""
+        return f"is tentative for {fork.seconds:.1f} s, and corrects that: {given}, {fork.kept:,} rows to read{left}"
+    missing = f", without {', '.join(fork.missing)}" if fork.missing else ""
+    missing += f", as is {', '.join(fork.tentative)}" if fork.tentative else ""
+    return f"is tentative for {fork.seconds:.1f} s{missing}: {given}, {fork.kept:,} rows kept for the right ones"
 
 
 def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> FittingTable:

@@ -89,7 +89,7 @@ def _measured(member: Member, status: UnitStatus, queues: dict[str, QueueStatus]
     # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
     unread = sum(min(queue.held_rows, max(0, queue.next_id - upto)) for queue, upto in waiting)
     return dict(status) | {
-        "state": "waiting" if status.state == "running" and status.waiting else status.state,
+        "state": _word(status),
         "trains_per_s": round(trains, 3),
         "rows_in_per_s": round(rows_in, 1),
         "rows_out_per_s": round(rows_out, 1),
@@ -97,7 +97,15 @@ def _measured(member: Member, status: UnitStatus, queues: dict[str, QueueStatus]
         **_boundary(status.boundary),
         "runs": "in lanes" if status.in_lanes else "in micro-batches",
         "waiting": status.waiting if alive else [],
+        "fork": status.fork if alive else None,
     }
+
+
+def _word(status: UnitStatus) -> str:
+    """A unit's state; of one that runs, whether it waits, or answers tentatively."""
+    if status.state != "running":
+        return status.state
+    return "tentative" if status.fork is not None else "waiting" if status.waiting else "running"
 
 
 def streams_view(cluster: Cluster) -> list[views.StreamView]:
@@ -212,6 +220,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         guarantee=promised.guarantee or "",
         interval_ms=promised.interval_us / 1000,
         bucket_ms=promised.bucket_us / 1000 if promised.bucket_us and len(place.reads) > 1 else None,
+        delay_ms=promised.delay_us / 1000 if promised.delay_us and place.boxes else None,
         incarnation=place.incarnation,
         backup=place.backup,
         state=state,

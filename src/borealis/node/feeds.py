@@ -69,6 +69,7 @@ class Routes:
         self.local = local
         self._ask = ask  # the coordinator; None where it does not know or does not answer
         self._streams: dict[str, Location] = {}
+        self._cut: set[str] = set()  # streams that are not to be read, in a test
         self._changed = machine.threads.condition()
 
     def put(self, stream: str, address: str, incarnation: int = 0) -> None:
@@ -87,9 +88,21 @@ class Routes:
         with self._changed:
             self._streams[stream] = replace(self._get(stream), fallback=address)
 
+    def cut(self, stream: str, off: bool) -> None:
+        """Be cut off from a stream, or not."""
+        with self._changed:
+            self._cut = self._cut | {stream} if off else self._cut - {stream}
+            self._changed.notify_all()
+
+    def check_way(self, stream: str) -> None:
+        """A WireError if there is none to a stream."""
+        if stream in self._cut:
+            raise WireError(f"this node is cut off from stream {stream}", hint="'borealis heal' ends that")
+
     def forget(self, diagram: str) -> None:
         """A diagram is no more; the next of its name begins from nothing."""
         with self._changed:
+            self._cut = {s for s in self._cut if s.partition("/")[0] != diagram}
             for stream in [s for s in self._streams if s.partition("/")[0] == diagram]:
                 del self._streams[stream]
 
@@ -334,6 +347,7 @@ class StreamFeed:
 
     def _subscribe(self, address: str) -> LocalFeed | WireSubscription:
         place = self._follower
+        self._routes.check_way(self.stream)
         if not place.next_id and place.boundary == FIRST_TIME:
             place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone
         if self._anywhere:

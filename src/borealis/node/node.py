@@ -39,6 +39,7 @@ from borealis.wire.messages import (
     Ack,
     Checked,
     CheckOrder,
+    CutOff,
     DiagramName,
     Done,
     Forget,
@@ -80,8 +81,10 @@ class Node:
         peers: Peers | None = None,
         session: Session | None = None,
         limits: QueueLimits | None = None,
+        allow_faults: bool = False,
         machine: Machine = HERE,
     ) -> None:
+        self.allow_faults = allow_faults
         self.name, self.data, self.master, self.machine = name, data, master, machine
         self.cores = cores or os.cpu_count() or 1
         self.incarnation = machine.chance.token()
@@ -394,6 +397,18 @@ class Node:
             self._look_again(order.stream)
         return Done()
 
+    def cut(self, order: CutOff) -> Done:
+        """Cut its units off from a stream, or let them read it again; only where that was allowed."""
+        if not self.allow_faults:
+            raise ClusterError(f"node {self.name} does not let itself be cut off", hint="start it with --allow-faults")
+        reads = {feed.stream for unit in self.units.values() for feed in unit.feeds.values()}
+        if order.cut and order.stream not in reads:
+            hint = did_you_mean(order.stream, reads) or f"it reads: {', '.join(sorted(reads)) or 'none'}"
+            raise StreamError(f"no unit on node {self.name} reads stream {order.stream}", hint=hint)
+        self.routes.cut(order.stream, order.cut)
+        self._look_again(order.stream)
+        return Done()
+
     def stop(self, _: Ping) -> Done:
         """End this process, in good order."""
         self.stop_asked.set()
@@ -455,5 +470,6 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "drop": (UnitName, Node.drop),
     "undeploy": (DiagramName, Node.undeploy),
     "reroute": (Reroute, Node.reroute),
+    "cut": (CutOff, Node.cut),
     "stop": (Ping, Node.stop),
 }

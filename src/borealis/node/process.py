@@ -50,6 +50,7 @@ class NodeOptions:
     cores: int | None = None
     security: Security | None = None
     settings: dict[str, str] = field(default_factory=dict)  # Spark's
+    allow_faults: bool = False  # `borealis cut` may cut it off from streams
 
 
 def serve(options: NodeOptions) -> int:
@@ -98,6 +99,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
         claim=coordinator.claim if coordinator else lambda _: None,
         master=master,
         cores=options.cores or (1 if options.master is None else 0),
+        allow_faults=options.allow_faults,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop_asked.set())

@@ -27,7 +27,7 @@ from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.trains.unit import UnitRun
-from borealis.wire.messages import Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
+from borealis.wire.messages import Forked, Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
 REHEARSALS = 4  # of a unit that stands by, to begin with
@@ -230,7 +230,8 @@ class RunningUnit(Running):
     def status(self) -> UnitStatus:
         progress, failure = self.run.progress, self.look()
         troubles = self.run.troubles.now() if failure is None else []
-        if failure is None and (held := self.run.manager.held_up()) is not None:
+        fork = self._forked()
+        if failure is None and fork is None and (held := self.run.manager.held_up()) is not None:
             troubles.append(held)
         awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
         state = "failed" if failure is not None else "ended" if self.run.done.is_set() else self.state
@@ -252,9 +253,26 @@ class RunningUnit(Running):
             errors=progress.errors,
             last_error=progress.last_error,
             refused=progress.refused,
+            fork=fork,
             in_lanes=self.query.hinders is None,
             hinders=self.query.hinders or "",
             waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],
+        )
+
+    def _forked(self) -> Forked | None:
+        """How its fork stands, if there is one."""
+        fork, line = self.run.fork, self.run.manager.fork
+        if fork is None or line is None:
+            return None
+        stabilizing, kept, rate = line.order.stabilizing, self.run.manager.waiting(), self.run.progress.rate
+        return Forked(
+            state="stabilization" if stabilizing else "failure",
+            missing=sorted(line.order.missing),
+            tentative=line.tentative(),
+            seconds=round(self.machine.clock.now() - fork.since, 1),
+            tuples=fork.tuples,
+            kept=kept,
+            stable_in_s=round(kept / rate, 1) if stabilizing and rate else None,
         )
 
     def begin_again(self, *, may_lose: bool) -> None:

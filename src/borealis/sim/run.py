@@ -52,6 +52,7 @@ LOOK_S = 0.2  # between two looks
 RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
+RUNS = ("running", "waiting", "tentative")  # rows have to come in any case
 DAMAGED = "is damaged"  # words of a log that has no other copy
 SPOILING = ("wipe", "flipped bit")  # a log may be gone, or unreadable
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
@@ -329,7 +330,7 @@ class Run:
         status = self._status()
         if status is None:
             return ["the coordinator is not there"]
-        found = [f"unit {u.unit} on {u.node} is {u.state}: {u.error}" for u in status.units if u.state != "running"]
+        found = [f"unit {u.unit} on {u.node} is {u.state}: {u.error}" for u in status.units if u.state not in RUNS]
         if self.plan.approach != "none":
             for unit in status.units:
                 if not _is_safe(unit):

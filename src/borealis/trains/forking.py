@@ -236,6 +236,10 @@ class ForkLine(Line):
         """What was tentative of a stream is void; that it was read stays, until the trunk has read the truth."""
         _fork_relay(self.intakes[name]).undo()
 
+    def tentative(self) -> list[str]:
+        """The streams that are, by what came last."""
+        return [name for name, intake in self.intakes.items() if _fork_relay(intake).is_tentative]
+
     def reached(self) -> int:
         """How far the stream that has come furthest has come."""
         return max(_fork_relay(i).seen for i in self.intakes.values())
@@ -248,7 +252,7 @@ class ForkLine(Line):
         """Whether all that this has read is pending in the trunk, or in its trains, and nothing that is overdue misses.
 
         Where a stream is still tentative, more will be."""
-        if any(_fork_relay(i).is_tentative for i in self.intakes.values()):
+        if self.tentative():
             return False
         cursors = {name: _relay(intake).cursor for name, intake in trunk.intakes.items()}
         overdue = self.order.overdue()

@@ -321,6 +321,13 @@ class Done(Message):
     """What is answered to an order where nothing more is to be said."""
 
 
+class CutOff(Message):
+    """For tests: units of this node read a stream no more, as if the way to it was cut; or do again."""
+
+    stream: StreamName
+    cut: bool
+
+
 class Reroute(Message):
     """A stream is now served elsewhere."""
 
@@ -386,6 +393,18 @@ class Waiting(MessagePart):
     seconds: float  # it has lasted
 
 
+class Forked(MessagePart):
+    """A unit that gives tentative tuples: what it reads is not all there, or is tentative itself."""
+
+    state: Literal["failure", "stabilization"]  # something is missing; it is there, and the right answers are made
+    missing: list[str] = []  # streams that have not come so far
+    tentative: list[str] = []  # streams that are themselves
+    seconds: float  # since then
+    tuples: int = 0  # it has given so many, tentatively
+    kept: int = 0  # rows that are pending, for the right answers
+    stable_in_s: float | None = None  # until those are made, about, if nothing is missing
+
+
 class UnitFacts(MessagePart):
     """Of a unit, as its node counts and clients see it."""
 
@@ -405,6 +424,7 @@ class UnitFacts(MessagePart):
     last_error: str = ""  # where and why the last of them failed
     refused: dict[str, int] = {}  # changes of inputs that could not be made, by the arrow they are on
     waiting: list[Waiting] = []
+    fork: Forked | None = None
     hinders: str = ""  # what keeps it from lanes
 
 

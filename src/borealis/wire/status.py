@@ -63,6 +63,7 @@ class ProtectionView(GuardFacts, View):
     backup: str | None  # the node that would take over
     interval_ms: float | None = None  # between checkpoints or trimming messages
     bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
+    delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
     takeovers: int = 0
     last_takeover: Takeover | None = None
 
@@ -84,7 +85,18 @@ class UnitView(UnitFacts, Measured):
 
     node: str
     state: Literal[
-        "starting", "running", "waiting", "moving", "frozen", "ended", "failed", "standby", "lost", "awaited", "orphan"
+        "starting",
+        "running",
+        "waiting",
+        "tentative",
+        "moving",
+        "frozen",
+        "ended",
+        "failed",
+        "standby",
+        "lost",
+        "awaited",
+        "orphan",
     ]
     reads: list[str] = []  # streams
     gives: list[str] = []
