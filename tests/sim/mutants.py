@@ -29,7 +29,7 @@ from borealis.node.running import RunningEntry, RunningUnit
 from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
-from borealis.trains import relay
+from borealis.trains import forking, relay
 from borealis.trains.merging import ByTime
 
 SEEDS = 200  # within which each is caught
@@ -247,3 +247,21 @@ def hasty(patch: pytest.MonkeyPatch) -> None:
 def reads_a_bucket_that_is_still_open(patch: pytest.MonkeyPatch) -> None:
     """What comes into it later goes behind what was read, on one copy and not on the other."""
     edited(patch, ByTime, "_limits", "reached // bucket * bucket", "(reached // bucket + 1) * bucket")
+
+
+@mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
+def hears_of_no_undo(patch: pytest.MonkeyPatch) -> None:
+    """Readers are not told that what they got was tentative, and is void."""
+    edited(patch, OutputQueue, "read_any", "tail.fork != at[0]):", "tail.fork != at[0]) and False:")
+
+
+@mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
+def takes_from_the_trunk(patch: pytest.MonkeyPatch) -> None:
+    """What a fork reads, the trunk does not find any more."""
+    edited(patch, forking, "_forked", "pending=deque(intake.pending)", "pending=intake.pending")
+
+
+@mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
+def believes_what_is_tentative(patch: pytest.MonkeyPatch) -> None:
+    """What a unit upstream gave tentatively goes into the trunk as if it was stable."""
+    edited(patch, forking.Forking, "take_in", "if section.stable:", "if section.stable or self.fork is None:")
