@@ -70,6 +70,7 @@ class Routes:
         self._ask = ask  # the coordinator; None where it does not know or does not answer
         self._streams: dict[str, Location] = {}
         self._cut: set[str] = set()  # streams that are not to be read, in a test
+        self._healed = 0  # how often one was to be read again
         self._changed = machine.threads.condition()
 
     def put(self, stream: str, address: str, incarnation: int = 0) -> None:
@@ -92,6 +93,7 @@ class Routes:
         """Be cut off from a stream, or not."""
         with self._changed:
             self._cut = self._cut | {stream} if off else self._cut - {stream}
+            self._healed += not off
             self._changed.notify_all()
 
     def check_way(self, stream: str) -> None:
@@ -139,7 +141,8 @@ class Routes:
     def wait(self, stream: str, known: str | None, seconds: float) -> None:
         """Wait until a stream has another address than the known one, but not longer than so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self.address(stream) != known, seconds)
+            healed = self._healed
+            self._changed.wait_for(lambda: self.address(stream) != known or self._healed != healed, seconds)
 
 
 class AckSender:
