@@ -29,12 +29,13 @@ CUT = "c"  # the stream that fails
 TICK_US = 20_000
 TICK_S = TICK_US / 1e6
 FILL_ROWS = 20_000
+FRESH_US = 300_000
 WARM_S = 2.0  # before the failure
 AFTER_S = 1.5  # behind the correction
 HEALED_S = 120.0  # within which the correction must come
 ROOM = 1 << 22  # rows of a run
-COLUMNS = "ts TIMESTAMP, n BIGINT, k INT"
-SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64()), ("k", pa.int32())])
+COLUMNS = "ts TIMESTAMP, n BIGINT, k INT, g BIGINT"
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64()), ("k", pa.int32()), ("g", pa.int64())])
 KEYS = 50
 
 
@@ -61,11 +62,11 @@ class Failure:
         boxes.append("paired: {join: {from: [all, few], 'on': left.k = right.k, within: 30 ms}}")
         last = "all"
         for number in range(2, self.nodes + 1):
-            boxes.append(f"n{number}: {{map: {{from: {last}, exprs: {{ts: ts, n: n, k: k}}}}}}")
+            boxes.append(f"n{number}: {{map: {{from: {last}, exprs: {{ts: ts, n: n}}}}}}")
             last = f"n{number}"
         outputs = {"out": last, "pairs": "paired"}
         if self.state_rows:
-            boxes.append("held: {aggregate: {from: all, by: [n], size: 1 day, exprs: {times: count(*)}}}")
+            boxes.append("held: {aggregate: {from: all, by: [g], size: 1 day, exprs: {times: count(*)}}}")
             outputs["held"] = "held"
         made = "".join(f"  {box}\n" for box in boxes)
         shown = "".join(f"  {output}: {arrow}\n" for output, arrow in outputs.items())
@@ -90,6 +91,7 @@ class Seen:
     stable: list[pa.RecordBatch] = field(default_factory=list)
     times: list[np.ndarray[Any, np.dtype[np.int64]]] = field(default_factory=list)
     tentative: int = 0
+    is_fresh: bool = False  # what came last is new
     undone: list[float] = field(default_factory=list)
 
     def take(self, section: Section) -> None:
@@ -102,6 +104,7 @@ class Seen:
             n = section.rows.column("n").to_numpy()
             new = self.first[n] == 0
             self.first[n[new]] = now
+            self.is_fresh = now - int(section.time.max()) < FRESH_US
             self.born[n[new]] = section.rows.column("ts").cast(pa.int64()).to_numpy()[new]
         if section.stable:
             self.stable.append(section.rows)
@@ -132,7 +135,7 @@ def measure(running: Cluster, failure: Failure, name: str) -> dict[str, Any]:
     try:
         feed.fill(failure.state_rows)
         feed.start()
-        _await(lambda: bool(seen["out"].first[failure.state_rows :].any()), "rows to flow")
+        _await(lambda: seen["out"].is_fresh, "rows to flow")
         time.sleep(WARM_S)
         _cut(running, f"{name}/{CUT}", cut=True)
         time.sleep(failure.seconds)
@@ -237,7 +240,7 @@ class Feed:
         self._publishers = {one: running.client.publisher(f"{name}/{one}") for one in INPUTS}
         self._each = max(1, round(failure.rate * TICK_S / len(INPUTS)))
         self.sent: list[dict[str, pa.RecordBatch]] = []
-        self._next = 0  # of the rows of each stream
+        self._next, self._groups = 0, max(1, failure.state_rows)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -264,8 +267,9 @@ class Feed:
         batches = {}
         for number, one in enumerate(INPUTS):
             n = (self._next + np.arange(count)) * len(INPUTS) + number
-            columns = [pa.array(born).cast(SCHEMA.field("ts").type), pa.array(n), pa.array((n % KEYS).astype(np.int32))]
-            batches[one] = pa.record_batch(columns, schema=SCHEMA)
+            times, keys = pa.array(born).cast(SCHEMA.field("ts").type), pa.array((n % KEYS).astype(np.int32))
+            groups = pa.array(n % self._groups)
+            batches[one] = pa.record_batch([times, pa.array(n), keys, groups], schema=SCHEMA)
             self._publishers[one].send_batch(batches[one])
         self._next += count
         self.sent.append(batches)

@@ -16,7 +16,7 @@ class Fork:
     name: str  # no other fork has it
     serial: int
     log: StateLog
-    since: float  # on the node's own clock
+    since: float  # on the node's own clock; of one that has not begun, since it is ready
     tuples: int = 0  # that it gave
     progress: Progress = field(default_factory=lambda: Progress("fork"))  # of what it counts nothing is told
 

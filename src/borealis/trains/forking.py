@@ -31,6 +31,7 @@ from borealis.tuples import FIRST_TIME, LAST_TIME
 
 ALPHA = 0.9  # of the delay that is promised: the rest is for the work
 FORKED_BYTES_MOST = 256 << 20  # of an input, pending in the trunk while a fork goes on; then both wait
+HALFWAY = 0.5  # of the time until a fork begins, all is made ready for it
 LOOK_S = 0.05  # between looks whether something can be read that is overdue
 FORKS = 1 << 40  # trains of forks are numbered from multiples of this on
 
@@ -279,7 +280,10 @@ class Forking:
         bound: DelayBound,
         clock: Clock,
         on_fork: Callable[[int | None], None],
+        on_prepare: Callable[[int], None],
     ) -> None:
+        self._on_prepare = on_prepare
+        self._prepared: tuple[int, int] | None = None  # the number of a fork that may begin, and behind which train
         self._trunk, self._admission, self._bucket, self._bound = trunk, admission, bucket_us, bound
         self._clock, self._on_fork = clock, on_fork
         self.fork: ForkLine | None = None
@@ -310,6 +314,19 @@ class Forking:
         if self.fork is not None:
             self.fork.arrivals.note(now, self.fork.reached())
 
+    def prepare(self, *, may: bool) -> int | None:
+        """The number of a fork that may begin soon, if there is one to get ready for: to hold its state takes time."""
+        since, base = self._pending_since(self._trunk), self._trunk.made
+        ready = self._prepared is not None and self._prepared[1] == base
+        if not may or self.fork is not None or ready or since is None or base > self._trunk.released:
+            return None
+        if self._clock.now() < since + HALFWAY * self._bound.patience_s:
+            return None
+        self._count += 1
+        self._prepared = self._count, base
+        self._on_prepare(self._count)
+        return self._count
+
     def begin(self, *, may: bool) -> bool:
         """Begin a fork, if it is time and there may be one; says whether. Called when the trunk has nothing to read.
 
@@ -326,13 +343,17 @@ class Forking:
         if not self._is_due():
             self._on_fork(None)
             return True
-        self._count += 1
+        serial, base = self._prepared or (0, -1)
+        if base != self._trunk.made:
+            self._count += 1
+            serial = self._count
+        self._prepared = None
         how = (self._admission, self._bucket or 1, self._bound, arrivals.copy(), self._clock)
-        fork = ForkLine(self._count, self._trunk, *how)
+        fork = ForkLine(serial, self._trunk, *how)
         for name, sections in self._tentative.items():
             for section in sections:
                 fork.take_in(name, section)
-        self._on_fork(self._count)
+        self._on_fork(serial)
         self.fork = fork
         self._note()
         return True
@@ -368,8 +389,8 @@ class Forking:
         since = self._pending_since(self.fork or self._trunk)
         if since is None:
             return math.inf
-        due = since + self._bound.patience_s - self._clock.now()
-        return due if due > 0 else LOOK_S
+        dues = [since + part * self._bound.patience_s - self._clock.now() for part in (HALFWAY, 1.0)]
+        return min((due for due in dues if due > 0), default=LOOK_S)
 
     def _pending_since(self, line: Line) -> float | None:
         """Since when a line has had what it could read next; None if there is nothing, or it need not wait."""

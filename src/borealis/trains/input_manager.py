@@ -56,6 +56,7 @@ class InputManager:
         bucket_us: int | None = None,  # several streams are read by time, by such buckets; None: as they come
         bound: DelayBound | None = None,  # on how long what is pending waits for what is missing
         on_fork: Callable[[int | None], None] = lambda _: None,  # a fork begins, in the place of any before; or is over
+        on_prepare: Callable[[int], None] = lambda _: None,  # one may begin soon
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot
@@ -81,9 +82,10 @@ class InputManager:
         self._trunk = Line(self._intakes, depot, next_cause, trains)
         self._forking: Forking | None = None
         if bound is not None:
-            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork)
+            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork, on_prepare)
             self._forking = Forking(self._trunk, *how)
         self._is_forks_turn = False
+        self._rehearsal: int | None = None  # the number of a train of nothing, of a fork that may begin
         self._paused = False
         self.failure: BaseException | None = None  # in reading, once all trains before it are made
         self._stopped = False
@@ -215,6 +217,9 @@ class InputManager:
 
     def _hand_out(self, last: int, forks: bool) -> int | None:
         """A train that is made: trunk and fork take turns. With the lock held."""
+        if forks and (rehearsal := self._rehearsal) is not None:
+            self._rehearsal = None
+            return rehearsal
         fork, ready = self.fork, self._trunk.made > last
         if forks and fork is not None and fork.made > fork.released and (self._is_forks_turn or not ready):
             self._is_forks_turn = False
@@ -316,8 +321,14 @@ class InputManager:
         return True
 
     def _begin_fork(self) -> bool:
-        """If it is time."""
-        return self._forking is not None and self._forking.begin(may=not self._scripts.active)
+        """If it is time; a while before that, a train of nothing lets workers get ready for it."""
+        if self._forking is None:
+            return False
+        may = not self._scripts.active
+        if (serial := self._forking.prepare(may=may)) is not None:
+            self._rehearsal = serial * FORKS
+            return True
+        return self._forking.begin(may=may)
 
     # -- threads
 

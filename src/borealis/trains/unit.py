@@ -96,6 +96,7 @@ class UnitRun:
         self._committing = machine.threads.condition(machine.threads.rlock())
         self.closed = False
         self.fork: Fork | None = None
+        self._coming: Fork | None = None  # one that may begin
         self._log = StateLog(self.scratch / "state", compiled.tables, machine)
         self._commits: CommitLog | None = None
         self._committed = 0
@@ -134,6 +135,7 @@ class UnitRun:
             bucket_us=options.bucket_us,
             bound=options.bound,
             on_fork=self._begin_fork,
+            on_prepare=self._prepare_fork,
             machine=machine,
         )
         self.progress.rows_read = self.manager.rows_read
@@ -211,7 +213,7 @@ class UnitRun:
 
     def plan(self, number: int, *, inline: bool = False) -> TrainHeader:
         header: TrainInputs
-        if number < 0:
+        if number < 0 or number % FORKS == 0:
             header = self._nothing()
         else:
             self._handed.setdefault(number, self._clock.now())
@@ -239,7 +241,7 @@ class UnitRun:
             made["rehearsal"] = True
         if number >= FORKS:
             made["fork"] = number
-        if self.fork is not None:
+        if self.fork is not None or self._coming is not None:
             made["forked"] = True
         return made
 
@@ -247,9 +249,10 @@ class UnitRun:
         """The state log of the line that a train is of."""
         if number < FORKS:
             return self._log
-        if self.fork is None or self.fork.serial != number // FORKS:
-            raise TrainError("its fork was dropped before this train was run")
-        return self.fork.log
+        for fork in (self.fork, self._coming):
+            if fork is not None and fork.serial == number // FORKS:
+                return fork.log
+        raise TrainError("its fork was dropped before this train was run")
 
     def manifest(self, number: int) -> Manifest:
         """Where the state is that a train starts from, for workers that do not have it."""
@@ -363,6 +366,9 @@ class UnitRun:
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
             self._commits.write_base(self._header_now, self._log.whole())
+        if self._coming is not None:  # the trunk has left where it would begin
+            self._coming.close()
+            self._coming = None
         if self.fork is not None and (train.final or self.manager.is_corrected()):
             self.end_fork()
         if train.final:
@@ -393,8 +399,11 @@ class UnitRun:
         """
         before, self.fork = self.fork, None
         if serial is not None:
-            name = self.machine.chance.token()
-            self.fork = Fork(name, serial, self._log.fork(serial), self._clock.now())
+            if self._coming is None or self._coming.serial != serial:
+                self._prepare_fork(serial)
+            self.fork, self._coming = self._coming, None
+            assert self.fork is not None
+            self.fork.since = self._clock.now()
         for queue in self.queues.values():
             if self.fork is None:
                 queue.drop_fork()
@@ -402,6 +411,13 @@ class UnitRun:
                 queue.fork(self.fork.name)
         if before is not None:
             before.close()
+
+    def _prepare_fork(self, serial: int) -> None:
+        """One may begin, where the trunk stands now."""
+        if self._coming is not None:
+            self._coming.close()
+        name = self.machine.chance.token()
+        self._coming = Fork(name, serial, self._log.fork(serial), self._clock.now())
 
     def end_fork(self) -> None:
         """All that was tentative is void; harmless if nothing was."""
@@ -539,8 +555,9 @@ class UnitRun:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self.fork is not None:
-            self.fork.log.close()
+        for fork in (self.fork, self._coming):
+            if fork is not None:
+                fork.log.close()
         self._log.close()
         if self._commits is not None:
             self._commits.close()

@@ -67,8 +67,11 @@ class Unit:
         self.trunk = Line(intakes, folder)
         bound, several = DelayBound(PATIENCE_S, **policy), len(names) > 1
         self.begun: list[int | None] = []
+        self.prepared: list[int] = []
         bucket = BUCKET if several else None
-        self.forking = Forking(self.trunk, Admission(), bucket, bound, self.clock, self.begun.append)
+        self.forking = Forking(
+            self.trunk, Admission(), bucket, bound, self.clock, self.begun.append, self.prepared.append
+        )
         self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
         self.busy = False  # the trunk reads nothing
         self._next: dict[tuple[str, str], int] = {}
@@ -103,7 +106,7 @@ class Unit:
             elif (merged := self.forking.next()).pieces:
                 assert self.fork is not None
                 self.tentative += self._taken(self.fork, merged)
-            elif not self.forking.begin(may=True):
+            elif self.forking.prepare(may=True) is None and not self.forking.begin(may=True):
                 return
 
     @property
@@ -128,8 +131,11 @@ def test_what_waits_too_long_is_read_without_what_is_missing_and_then_again(tmp_
     unit.give("b", [2, 11], 11)
     assert unit.stable == [1, 2, 5]
     unit.give("a", [31, 33], 33)  # and b is cut off
-    unit.wait(PATIENCE_S - 0.1)
-    assert not unit.begun  # a short failure is masked
+    unit.wait(PATIENCE_S / 2 - 0.1)
+    assert not unit.prepared
+    unit.wait(PATIENCE_S / 2)
+    assert unit.prepared == [1]  # all is ready for it
+    assert not unit.begun  # but a short failure is masked
     unit.wait(0.1)
     assert unit.begun == [1]
     assert unit.fork is not None
@@ -176,7 +182,7 @@ def test_each_tuple_waits_if_that_is_asked(tmp_path: Path) -> None:
     assert unit.tentative == [1]
     unit.wait(1.0)
     assert unit.tentative == [1, 21]
-    assert unit.forking.patience() == pytest.approx(PATIENCE_S - 1.0)
+    assert unit.forking.patience() == pytest.approx(PATIENCE_S / 2 - 1.0)
     unit.wait(PATIENCE_S)
     assert unit.tentative == [1, 21, 41]
 
