@@ -30,6 +30,7 @@ PAGES = [
     "docs/errors.md",
     "docs/late.md",
     "docs/revisions.md",
+    "docs/bounded-delay.md",
     "docs/coming-from.md",
     *(f"docs/boxes/{page.name}" for page in sorted((ROOT / "docs/boxes").glob("*.md"))),
 ]
