@@ -131,6 +131,7 @@ class TextRows:
     def __init__(self, width: int | None = None, followed: bool = False) -> None:
         self._width, self._followed = width, followed
         self.style = ""  # of rows: how a terminal is told of it
+        self.note = ""  # behind each row
         self._names: Sequence[str] = ()
         self._widths: list[int] = []
 
@@ -153,8 +154,9 @@ class TextRows:
         return [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
 
     def _print(self, lines: pa.Array) -> None:
-        if self.style:
-            lines = strings([f"{self.style}{line}{PLAIN}" for line in pc.utf8_rtrim(lines, " ").to_pylist()])
+        if self.style or self.note:
+            end = (f"{GAP}{self.note}" if self.note else "") + (PLAIN if self.style else "")
+            lines = strings([f"{self.style}{line}{end}" for line in pc.utf8_rtrim(lines, " ").to_pylist()])
         print_lines(lines)
 
     def batch(self, rows: pa.RecordBatch) -> None:

@@ -9,6 +9,7 @@ from borealis.cli.changes import ChangedRows
 from borealis.tuples import STABLE
 
 DIM, STRUCK = "\x1b[2m", "\x1b[2;9m"
+TENTATIVE = "(tentative)"  # for those who see no colours
 SHOWN_AGAIN = 10  # of the rows that are void, struck
 
 
@@ -32,7 +33,8 @@ class FollowedRows:
             print_json(rows)
             return
         self._text.style = DIM if self._coloured and not stable else ""
-        self._text.batch(rows if self._coloured or stable else _marked(rows))
+        self._text.note = "" if self._coloured or stable else TENTATIVE
+        self._text.batch(rows)
 
     def undo(self) -> int:
         """All tentative rows are void; says how many those are."""
@@ -46,8 +48,3 @@ class FollowedRows:
             for batch in last.slice(max(0, len(last) - SHOWN_AGAIN)).to_batches():
                 self._text.batch(batch)
         return count
-
-
-def _marked(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """For those who see no colours."""
-    return rows.append_column("", pa.array(["(tentative)"] * len(rows)))

@@ -124,8 +124,7 @@ def _level(
     """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
     root = train["state"]
     taken: list[tuple[str, Kernel]] = []
-    if "forked" not in train:
-        _CACHE.forget_forks(root)
+    _CACHE.forget_forks(root, train.get("forks", ()))
 
     def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
         manifest = None if train["manifest"] is None else train["manifest"].get(f"{box}.{bucket}", [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -68,10 +68,12 @@ class Cache(Generic[K]):
             self._most = max(HELD_MOST, 2 * len(self._held))
         self._held[(str(root), key)] = (train, kernel)
 
-    def forget_forks(self, root: Path | str) -> None:
-        """A log has no forks any more."""
-        if any(held.startswith(f"{root}{FORKED}") for held, _ in self._held):
-            self._held = {k: v for k, v in self._held.items() if not k[0].startswith(f"{root}{FORKED}")}
+    def forget_forks(self, root: str, live: Collection[str] = ()) -> None:
+        """Of this log, or of that which it is a fork of, there are no other forks."""
+        prefix = root.partition(FORKED)[0] + FORKED
+        gone = {held for held, _ in self._held if held.startswith(prefix) and held not in live}
+        if gone:
+            self._held = {k: v for k, v in self._held.items() if k[0] not in gone}
 
     def forget(self) -> None:
         """All of them."""

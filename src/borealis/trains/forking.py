@@ -176,7 +176,7 @@ class Tentatively(ByTime):
         return limits[0]
 
     def _limit(self) -> int:
-        overdue = self.overdue()
+        overdue = self._overdue()
         seen = {n: LAST_TIME if i.source_ended else _fork_relay(i).seen for n, i in self._intakes.items()}
         self.missing = {name for name, reached in seen.items() if reached < overdue}
         policy = self._bound.during_stabilization if self.stabilizing else self._bound.during_failure
@@ -186,16 +186,23 @@ class Tentatively(ByTime):
         present = min((reached for name, reached in seen.items() if name not in self.missing), default=FIRST_TIME)
         if policy == "process" and present > FIRST_TIME:
             at_once = len(seen) == 1 or present == LAST_TIME
-            limit = max(limit, self._end(present) if at_once else present // self._bucket * self._bucket)
+            limit = max(limit, self._end(present) if at_once else self._begin(present))
         return limit
 
-    def overdue(self) -> int:
+    def _overdue(self) -> int:
         """What is in this bucket or before it has waited for as long as the bound allows."""
-        time = self._arrivals.before(self._clock.now() - self._bound.patience_s)
+        return self._begin(self._arrivals.before(self._clock.now() - self._bound.patience_s))
+
+    def free(self, trunk: Line) -> int:
+        """Before what the trunk may read, with what is there."""
+        return min(LAST_TIME if i.source_ended else self._begin(i.entry.cursor.reached) for i in trunk.intakes.values())
+
+    def _begin(self, time: int) -> int:
+        """Of the bucket that this is in."""
         return time if time in (FIRST_TIME, LAST_TIME) else time // self._bucket * self._bucket
 
     def _end(self, time: int) -> int:
-        """Of the bucket that this is in."""
+        """Behind the bucket that this is in."""
         return time if time in (FIRST_TIME, LAST_TIME) else (time // self._bucket + 1) * self._bucket
 
 
@@ -250,15 +257,11 @@ class ForkLine(Line):
         return all(_reaches(trunk.intakes[n].cut, i.cut) for n, i in self.intakes.items())
 
     def can_be_corrected_by(self, trunk: Line) -> bool:
-        """Whether all that this has read is pending in the trunk, or in its trains, and nothing that is overdue misses.
-
-        Where a stream is still tentative, more will be."""
-        if self.tentative():
+        """Whether the trunk has all it needs to read what this has read; where a stream is tentative, more will be."""
+        if self.tentative() or self.is_corrected_by(trunk):
             return False
-        cursors = {name: _relay(intake).cursor for name, intake in trunk.intakes.items()}
-        overdue = self.order.overdue()
-        come = all(cursor.ended or cursor.reached >= overdue for cursor in cursors.values())
-        return come and all(_reaches(cursors[n], i.cut) for n, i in self.intakes.items())
+        frontier = max(i.cut.reached for i in self.intakes.values())
+        return len(self.intakes) == 1 or self.order.free(trunk) > frontier
 
 
 def _reaches(cursor: Cursor, other: Cursor) -> bool:

@@ -50,7 +50,7 @@ class TrainHeader(TrainInputs):
     version: NotRequired[str]  # of the node, for executors elsewhere
     authority: NotRequired[str]  # whose certificates of the node to trust
     fork: NotRequired[int]  # the number of the train, if it is one of a fork: nothing outside may come of it
-    forked: NotRequired[bool]  # there is a fork now; if not, workers forget what they hold of one
+    forks: NotRequired[list[str]]  # the state logs of those there are now: workers forget what they hold of others
 
 
 class Lane(TypedDict):

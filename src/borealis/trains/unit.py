@@ -241,8 +241,8 @@ class UnitRun:
             made["rehearsal"] = True
         if number >= FORKS:
             made["fork"] = number
-        if self.fork is not None or self._coming is not None:
-            made["forked"] = True
+        if forks := [str(fork.log.root) for fork in (self.fork, self._coming) if fork is not None]:
+            made["forks"] = forks
         return made
 
     def _log_of(self, number: int) -> StateLog:
