@@ -86,7 +86,9 @@ class City:
 
     def up(self, nodes: int) -> dict[str, Any]:
         """Start it."""
-        told: dict[str, Any] = json.loads(self.run("up", "--nodes", str(nodes), "--port", "0", "--json"))
+        told: dict[str, Any] = json.loads(
+            self.run("up", "--nodes", str(nodes), "--port", "0", "--allow-faults", "--json")
+        )
         return told
 
     def down(self) -> None:

@@ -2,122 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.clock import Clock
 from borealis.entry.admission import Cursor
-from borealis.machine import HERE
-from borealis.streams.section import Section, wire_schema
-from borealis.trains.forking import Arrivals, DelayBound, Forking, ForkLine, ForkRelay
-from borealis.trains.intake import Admission, Intake
-from borealis.trains.line import Line
-from borealis.trains.merging import ByTime
+from borealis.streams.section import Section
+from borealis.trains.forking import Arrivals, ForkRelay
 from borealis.trains.relay import Relay, StreamInput
 from borealis.tuples import FIRST_TIME, LAST_TIME
-
-SCHEMA = pa.schema([("n", pa.int64())])
-BUCKET = 10
-PATIENCE_S = 3.0
-
-
-class Hand(Clock):
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def now(self) -> float:
-        return self.at
-
-    time = now
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
-
-
-class NoSource:
-    def sections(self, start: int, boundary: int) -> Iterator[Section]:
-        return iter(())
-
-
-class Unit:
-    """The input of a unit that reads some streams, without threads: what comes is read as soon as it may."""
-
-    def __init__(self, folder: Path, *names: str, **policy: Any) -> None:
-        self.clock = Hand()
-        intakes = {
-            name: Intake(
-                Relay(StreamInput(name), Cursor()),
-                NoSource(),
-                wire_schema(SCHEMA),
-                Cursor(),
-                0.0,
-                False,
-                HERE.threads.mailbox(2),
-            )
-            for name in names
-        }
-        self.trunk = Line(intakes, folder)
-        bound, several = DelayBound(PATIENCE_S, **policy), len(names) > 1
-        self.begun: list[int | None] = []
-        self.prepared: list[int] = []
-        bucket = BUCKET if several else None
-        self.forking = Forking(
-            self.trunk, Admission(), bucket, bound, self.clock, self.begun.append, self.prepared.append
-        )
-        self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
-        self.busy = False  # the trunk reads nothing
-        self._next: dict[tuple[str, str], int] = {}
-        self.stable: list[int] = []  # the values that the trunk has read
-        self.tentative: list[int] = []  # and those that the fork has
-
-    def give(
-        self, name: str, times: list[int], bound: int | None = None, fork: str = "", first: int | None = None
-    ) -> None:
-        """Tuples with these times, which are their values, and a boundary behind them."""
-        key = name, fork
-        start = self._next.get(key, self._next.get((name, ""), 0)) if first is None else first
-        self._next[key] = start + len(times)
-        time = np.array(times, np.int64)
-        at, bounds = np.array([start + len(times)]), np.array([bound])
-        rows = pa.record_batch([time], schema=SCHEMA)
-        self.forking.take_in(name, Section(start, rows, time, at, bounds, FIRST_TIME, fork))
-        self.read()
-
-    def wait(self, seconds: float) -> None:
-        self.clock.at += seconds
-        self.read()
-
-    def read(self) -> None:
-        """All that may be read now, in the trunk and in the fork; which is over when it is corrected."""
-        while True:
-            if not self.busy and (merged := self.order.next()).pieces:
-                self.stable += self._taken(self.trunk, merged)
-                if self.fork is not None and self.fork.is_corrected_by(self.trunk):
-                    self.forking.end()
-                    self.tentative.append(-1)
-            elif (merged := self.forking.next()).pieces:
-                assert self.fork is not None
-                self.tentative += self._taken(self.fork, merged)
-            elif self.forking.prepare(may=True) is None and not self.forking.begin(may=True):
-                return
-
-    @property
-    def fork(self) -> ForkLine | None:
-        return self.forking.fork
-
-    def _taken(self, line: Line, merged: Any) -> list[int]:
-        cut = line.cut(merged)
-        line.add(cut)
-        line.release(cut.train.number)
-        return sorted(n for piece in merged.pieces for n in piece.rows.rows["n"].to_pylist())
+from forked_input import PATIENCE_S, SCHEMA, ForkedInput
 
 
 def one_undo() -> Section:
@@ -126,7 +23,7 @@ def one_undo() -> Section:
 
 
 def test_what_waits_too_long_is_read_without_what_is_missing_and_then_again(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b")
+    unit = ForkedInput(tmp_path, "a", "b")
     unit.give("a", [1, 5, 12], 12)
     unit.give("b", [2, 11], 11)
     assert unit.stable == [1, 2, 5]
@@ -154,7 +51,7 @@ def test_what_waits_too_long_is_read_without_what_is_missing_and_then_again(tmp_
 
 
 def test_a_missing_stream_is_as_far_as_the_others(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b", "c")
+    unit = ForkedInput(tmp_path, "a", "b", "c")
     for name in "abc":
         unit.give(name, [], 10)
     unit.give("a", [21], 21)
@@ -172,7 +69,7 @@ def test_a_missing_stream_is_as_far_as_the_others(tmp_path: Path) -> None:
 
 
 def test_each_tuple_waits_if_that_is_asked(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b", during_failure="delay")
+    unit = ForkedInput(tmp_path, "a", "b", during_failure="delay")
     unit.give("a", [1], 1)
     unit.wait(1.0)
     unit.give("a", [21], 21)
@@ -189,7 +86,7 @@ def test_each_tuple_waits_if_that_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["process", "delay", "suspend"])
 def test_while_the_right_answers_are_made_new_tuples_wait_or_not(tmp_path: Path, policy: str) -> None:
-    unit = Unit(tmp_path, "a", "b", during_stabilization=policy)
+    unit = ForkedInput(tmp_path, "a", "b", during_stabilization=policy)
     unit.give("a", [1], 1)
     unit.wait(PATIENCE_S)
     fork = unit.fork
@@ -204,7 +101,7 @@ def test_while_the_right_answers_are_made_new_tuples_wait_or_not(tmp_path: Path,
 
 
 def test_another_failure_is_waited_for_as_well(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b", "c")
+    unit = ForkedInput(tmp_path, "a", "b", "c")
     for name in "abc":
         unit.give(name, [], 10)
     unit.give("a", [21], 25)
@@ -219,7 +116,7 @@ def test_another_failure_is_waited_for_as_well(tmp_path: Path) -> None:
 
 
 def test_what_is_tentative_upstream_is_read_at_once_by_a_fork_alone(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a")
+    unit = ForkedInput(tmp_path, "a")
     unit.give("a", [1, 2], 2)
     unit.order.next()
     unit.give("a", [3, 4], 4, fork="f")
@@ -234,7 +131,7 @@ def test_what_is_tentative_upstream_is_read_at_once_by_a_fork_alone(tmp_path: Pa
 
 
 def test_a_fork_goes_on_with_what_is_stable_again(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b")
+    unit = ForkedInput(tmp_path, "a", "b")
     unit.give("a", [3], 3, fork="f")
     unit.wait(PATIENCE_S)
     unit.forking.take_in("a", one_undo())
@@ -247,7 +144,7 @@ def test_a_fork_goes_on_with_what_is_stable_again(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_stream_is_no_failure(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b")
+    unit = ForkedInput(tmp_path, "a", "b")
     unit.give("b", [4], LAST_TIME)
     unit.trunk.intakes["b"].source_ended = True
     unit.give("a", [20, 30], 30)
@@ -259,7 +156,7 @@ def test_the_end_of_a_stream_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_no_fork_begins_while_trains_are_under_way_or_repeated(tmp_path: Path) -> None:
-    unit = Unit(tmp_path, "a", "b")
+    unit = ForkedInput(tmp_path, "a", "b")
     unit.give("a", [1], 1)
     unit.clock.at += PATIENCE_S
     unit.trunk.made += 1

@@ -1,0 +1,113 @@
+"""A bound on delay as a user has it: a node is cut off from a stream, answers come in time, and are corrected."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from city import City, json_lines, wait_for
+
+pytestmark = pytest.mark.timeout(400)
+MERGED = """\
+borealis: 1
+name: {name}
+inputs:
+  a: {{columns: 'ts TIMESTAMP, n BIGINT', time: ts}}
+  b: {{columns: 'ts TIMESTAMP, n BIGINT', time: ts}}
+boxes:
+  both: {{union: {{from: [a, b]}}}}
+  counted: {{aggregate: {{from: both, size: 500 ms, exprs: {{n: count(*), least: min(n)}}}}}}
+  shown: {{map: {{from: counted, exprs: {{at: window_end, n: n, least: least}}}}}}
+outputs: {{shown: shown}}
+"""
+
+
+@contextmanager
+def fed(city: City, name: str) -> Iterator[list[tuple[datetime, int]]]:
+    """Rows on both inputs twenty times a second; all that were published, once this is over."""
+    over, rows = threading.Event(), list[tuple[datetime, int]]()
+
+    def feed() -> None:
+        with city.connect() as client:
+            publishers = [client.publisher(f"{name}/{one}") for one in "ab"]
+            while not over.is_set():
+                for publisher in publishers:
+                    rows.append((datetime.now(UTC), len(rows)))
+                    publisher.send([{"ts": rows[-1][0], "n": rows[-1][1]}])
+                over.wait(0.05)
+            for publisher in publishers:
+                publisher.end()
+                publisher.close(60.0)
+
+    feeding = threading.Thread(target=feed, daemon=True)
+    feeding.start()
+    try:
+        yield rows
+    finally:
+        over.set()
+        feeding.join(90.0)
+
+
+def windows(rows: list[tuple[datetime, int]]) -> list[tuple[datetime, int, int]]:
+    """What the diagram makes of them: of each window its end, how many rows are in it, the least of their numbers."""
+    counts: Counter[int] = Counter()
+    least: dict[int, int] = {}
+    for at, n in rows:
+        half = int(at.timestamp() * 1_000_000) // 500_000
+        counts[half] += 1
+        least[half] = min(n, least.get(half, n))
+    return [(datetime.fromtimestamp((half + 1) / 2, UTC), n, least[half]) for half, n in sorted(counts.items())]
+
+
+def stable(lines: list[dict[str, Any]]) -> list[tuple[datetime, int, int]]:
+    some = [one for one in lines if "_undo" not in one and one.get("_stable", True)]
+    return [(datetime.fromisoformat(one["at"]), one["n"], one["least"]) for one in some]
+
+
+def tentative(path: Path) -> int:
+    return sum(one.get("_stable") is False for one in json_lines(path))
+
+
+def test_a_node_that_is_cut_off_answers_tentatively_and_dies_before_it_can_correct_that(city: City) -> None:
+    """Two units in a row; the first is cut off from one of its streams, heals, is cut off again, and is killed: the
+    backup knows nothing of a fork, and makes the right answers."""
+    file = city.root / "merged.yaml"
+    file.write_text(MERGED.format(name="merged"))
+    places = ["--place", "both=node1", "--cut", "shown", "--place", "shown=node2"]
+    places += [word for one in "ab" for word in ("--place", f"{one}=node3")]
+    city.run("deploy", str(file), "--ha", "passive", "--delay", "1 s", "--backup", "u1=node2", *places)
+    out, only = city.root / "merged.jsonl", city.root / "merged-stable.jsonl"
+    tail = city.start("tail", "merged/shown", "--from", "oldest", "--json", out=out)
+    quiet = city.start("tail", "merged/shown", "--from", "oldest", "--json", "--stable-only", out=only)
+    with fed(city, "merged") as rows:
+        wait_for(lambda: len(json_lines(out)) > 3, "some results")
+        assert "'borealis heal' ends it" in city.run("cut", "merged/b", "node1")
+        wait_for(lambda: tentative(out) > 5, "tentative rows")
+        units = {one["unit"]: one for one in city.status()["units"] if one["diagram"] == "merged"}
+        assert units["u1"]["fork"]["missing"] == ["b"]
+        assert "is tentative for" in city.run("status")
+        assert "reads merged/b again" in city.run("heal", "merged/b", "node1")
+        undone = wait_for(lambda: [one["_undo"] for one in json_lines(out) if "_undo" in one], "the correction")
+        assert undone[0] > 5
+        before = tentative(out)
+        city.run("cut", "merged/b", "node1")
+        wait_for(lambda: tentative(out) > before, "tentative rows again")
+        city.run("kill", "node1")
+        healed = time.time()
+        late = lambda: any(at.timestamp() > healed + 1 for at, _, _ in stable(json_lines(out)))  # noqa: E731
+        wait_for(late, "rows that are right again")
+    assert tail.wait(120) == 0
+    assert quiet.wait(120) == 0
+    right = windows(rows)
+    assert stable(json_lines(out)) == right
+    assert stable(json_lines(only)) == right
+    assert tentative(only) == 0
+    city.undeploy("merged")
+    city.bring_back("node1")
