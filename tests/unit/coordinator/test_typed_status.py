@@ -25,7 +25,7 @@ HEARD = NODE | {"master", "warm", "cores", "units", "standbys", "busy", "silent_
 UNIT = {"diagram", "unit", "node", "boxes", "reads", "gives", "moving_to", "protection", "state", "error", "waiting"}
 MEASURED = UNIT | {
     "trains", "trains_per_s", "train_ms", "rows_in", "rows_out", "rows_in_per_s", "rows_out_per_s", "state_bytes",
-    "lag_rows", "inputs", "jumps", "boundary", "ended", "errors", "last_error", "refused", "runs", "hinders",
+    "lag_rows", "inputs", "jumps", "boundary", "ended", "errors", "last_error", "refused", "runs", "fork", "hinders",
 }  # fmt: skip
 STREAM = {"stream", "diagram", "arrow", "outputs", "columns", "entry", "node", "alive", "address", "backup"}
 QUEUE = STREAM | {
