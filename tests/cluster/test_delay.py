@@ -75,31 +75,40 @@ def tentative(path: Path) -> int:
     return sum(one.get("_stable") is False for one in json_lines(path))
 
 
-def test_a_node_that_is_cut_off_answers_tentatively_and_dies_before_it_can_correct_that(city: City) -> None:
-    """Two units in a row; the first is cut off from one of its streams, heals, is cut off again, and is killed: the
-    backup knows nothing of a fork, and makes the right answers."""
+def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_can_correct_that(city: City) -> None:
+    """Two units in a row. As long as one copy of the first reads all streams, results are right. When none does they
+    are tentative, and corrected. Then a copy is killed that is tentative: the other makes the right answers."""
     file = city.root / "merged.yaml"
     file.write_text(MERGED.format(name="merged"))
     places = ["--place", "both=node1", "--cut", "shown", "--place", "shown=node2"]
     places += [word for one in "ab" for word in ("--place", f"{one}=node3")]
-    city.run("deploy", str(file), "--ha", "passive", "--delay", "1 s", "--backup", "u1=node2", *places)
+    city.run("deploy", str(file), "--ha", "replicas", "--delay", "1 s", "--backup", "u1=node2", *places)
     out, only = city.root / "merged.jsonl", city.root / "merged-stable.jsonl"
     tail = city.start("tail", "merged/shown", "--from", "oldest", "--json", out=out)
     quiet = city.start("tail", "merged/shown", "--from", "oldest", "--json", "--stable-only", out=only)
     with fed(city, "merged") as rows:
         wait_for(lambda: len(json_lines(out)) > 3, "some results")
         assert "'borealis heal' ends it" in city.run("cut", "merged/b", "node1")
+        copies = lambda: next(u for u in city.status()["units"] if u["unit"] == "u1")["protection"]["replicas"]  # noqa: E731
+        wait_for(lambda: copies() == {"node1": "failure", "node2": "stable"}, "the failure of a copy")
+        cut = time.time()
+        wait_for(lambda: any(at.timestamp() > cut for at, _, _ in stable(json_lines(out))), "rows of the other copy")
+        assert "node1: failure" in city.run("status")
+        city.run("cut", "merged/b", "node2")
         wait_for(lambda: tentative(out) > 5, "tentative rows")
         units = {one["unit"]: one for one in city.status()["units"] if one["diagram"] == "merged"}
         assert units["u1"]["fork"]["missing"] == ["b"]
         assert "is tentative for" in city.run("status")
         assert "reads merged/b again" in city.run("heal", "merged/b", "node1")
+        city.run("heal", "merged/b", "node2")
         undone = wait_for(lambda: [one["_undo"] for one in json_lines(out) if "_undo" in one], "the correction")
         assert undone[0] > 5
         before = tentative(out)
-        city.run("cut", "merged/b", "node1")
+        for node in ("node1", "node2"):
+            city.run("cut", "merged/b", node)
         wait_for(lambda: tentative(out) > before, "tentative rows again")
         city.run("kill", "node1")
+        city.run("heal", "merged/b", "node2")
         healed = time.time()
         late = lambda: any(at.timestamp() > healed + 1 for at, _, _ in stable(json_lines(out)))  # noqa: E731
         wait_for(late, "rows that are right again")

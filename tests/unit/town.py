@@ -118,6 +118,8 @@ class Place:
         return self.entries[stream]
 
     def act(self, action: str, body: bytes) -> bytes:
+        if action == "stream":
+            return self.queue(SchemaOf.decode(body).stream).status().encode()
         if action != "schema":
             raise ClusterError(f"no order '{action}'")
         schema = self.queue(SchemaOf.decode(body).stream).schema

@@ -31,7 +31,7 @@ class DeployFlags:
         str | None,
         Option(
             metavar="APPROACH",
-            help="Protect all units: amnesia, passive, active, upstream-backup; none. As the file says if left out.",
+            help="Protect all units: amnesia, passive, active, replicas, upstream-backup; none. Else as the file says.",
         ),
     ] = None
     guarantee: Annotated[

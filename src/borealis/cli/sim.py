@@ -52,7 +52,8 @@ class PlanOptions:
         str | None, Option(metavar="FILE|NAME", help="This diagram, a YAML file or one that is built in.")
     ] = None
     ha: Annotated[
-        str | None, Option(metavar="APPROACH", help="amnesia, passive, active or upstream-backup; any if left out.")
+        str | None,
+        Option(metavar="APPROACH", help="amnesia, passive, active, replicas or upstream-backup; any if left out."),
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise; any if left out.")] = None
     merge: Annotated[

@@ -307,6 +307,7 @@ def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> Fittin
         alone, good = view.state == "alone", view.state in GUARDED
         words = f"alone since {moment(view.since)}" if alone else view.state
         words += f": {view.why}" if view.why and not good else ""
+        words += "".join(f", {node}: {copy}" for node, copy in view.replicas.items() if copy != "stable")
         state = Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
         behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"
         figures = (str(view.incarnation), "-" if alone else behind, "-" if alone else recovery)

@@ -157,9 +157,9 @@ class Client(CoordinatorRequests, Streams):
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
         into how many units to cut where nothing else decides.
 
-        `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
-        units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
-        ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
+        `ha` (amnesia, passive, active, replicas, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say
+        how all units are protected, over what the diagram says; `interval` between checkpoints or trimming messages
+        ("500 ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
         `without_backup` (refuse, degrade) what happens where no node is left for one; `merge` (arrival, time) in which
         order a unit reads several streams, `bucket` ("100 ms") how much of them at a time. The answer has `warnings`:
         where `no-loss` leaves state behind a unit that may count tuples twice, for one.

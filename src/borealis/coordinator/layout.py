@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from borealis.diagram.protection import Protection
+from borealis.diagram.protection import PARALLEL, Protection
 from borealis.diagram.spec import LATE
 from borealis.ha.primary import active_reader
 from borealis.wire.messages import ENTRY, Claim
@@ -38,6 +38,11 @@ class UnitAssignment:
     def protected(self) -> bool:
         """Whether it was promised a backup."""
         return self.protection is not None
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its backup answers as well."""
+        return self.protection is not None and self.protection.ha == "replicas"
 
     @property
     def input(self) -> str:
@@ -139,6 +144,6 @@ def stream_name(diagram: str, arrow: str) -> str:
 def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
     """How the queues that a unit reads call it: the primary first, then an active standby, which reads beside it."""
     name = f"{diagram}.{unit.unit}"
-    if unit.protection is None or unit.protection.approach != "active":
+    if unit.protection is None or unit.protection.approach not in PARALLEL:
         return [name]
     return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

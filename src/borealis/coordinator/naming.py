@@ -22,6 +22,7 @@ class Found:
     entry: bool
     backup: str | None = None
     incarnation: int = 0  # of the unit that serves it; 0: it is not protected
+    replicated: bool = False  # whether its backup serves it as well
 
     @property
     def stream(self) -> str:
@@ -32,8 +33,9 @@ def streams(layout: Layout) -> list[Found]:
     """All streams of a diagram that can be subscribed to."""
     inputs = {entry.input for entry in layout.entries}
     return [
-        Found(layout.name, arrow, at.node, arrow in inputs, at.backup, at.incarnation if at.protected else 0)
+        Found(layout.name, arrow, at.node, arrow in inputs, at.backup, incarnation, at.replicated)
         for arrow, at in layout.servers().items()
+        for incarnation in [at.incarnation if at.protected else 0]
     ]
 
 
@@ -88,4 +90,5 @@ def locate(cluster: Cluster, name: str) -> Location:
         where = f"node '{found.node}', which {cluster.members.silence(found.node)}"
         raise UnservedError(f"stream '{found.stream}' is on {where}", hint="wait, or start it")
     fallback = alive[1].address if len(alive) > 1 else None
-    return Location(found.stream, alive[0].address, found.entry, fallback, alive[0].node, found.incarnation)
+    at, incarnation = alive[0], found.incarnation
+    return Location(found.stream, at.address, found.entry, fallback, at.node, incarnation, found.replicated)

@@ -32,6 +32,7 @@ def unit_order(
         take_over=take_over,
         guard=_guard(unit, address, role),
         fallbacks=_streams(layout, feeds(layout, unit, address, backups=True)),
+        replicated=[stream_name(layout.name, arrow) for arrow in unit.reads if layout.servers()[arrow].replicated],
         epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
         reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
     )

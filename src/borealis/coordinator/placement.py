@@ -24,7 +24,7 @@ from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import UnitAssignment
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
-from borealis.diagram.protection import Protection, chosen, protection_of
+from borealis.diagram.protection import PARALLEL, Protection, chosen, protection_of
 from borealis.diagram.spec import Spec, origin
 from borealis.errors import ClusterError, DiagramError, did_you_mean
 from borealis.ha.classes import classify
@@ -92,7 +92,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
     if details and not any(found.values()):
         raise DiagramError(
             f"a {details[0].replace('_', ' ')} is asked for, but nothing is protected",
-            hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
+            hint="say how: --ha passive (or active, replicas, upstream-backup, amnesia), or protection: in the diagram",
         )
     return found
 
@@ -129,7 +129,7 @@ def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
 
 def weight(protection: Protection | None) -> float:
     """What a standby costs its node, in units."""
-    return 1.0 if protection is not None and protection.approach == "active" else STANDBY_WEIGHT
+    return 1.0 if protection is not None and protection.approach in PARALLEL else STANDBY_WEIGHT
 
 
 def with_backups(

@@ -214,6 +214,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
     mine, other = (status.guard if status else None for status in (here, there))
     state, since, why = _state(cluster, layout, place, here, there)
     sides = [guard for guard in (mine, other) if guard is not None]
+    copies = [(place.node, here), (place.backup, there)] if place.replicated else []
     takeovers = mine.takeovers if mine is not None else []
     return views.ProtectionView(
         approach=promised.approach,
@@ -231,6 +232,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         messages=sum(guard.messages for guard in sides[:1]),
         bytes=sum(guard.bytes for guard in sides[:1]),
         discarded=sum(guard.discarded for guard in sides),
+        replicas={node: status.condition for node, status in copies if node is not None and status is not None},
         takeovers=len(takeovers),
         last_takeover=takeovers[-1] if takeovers else None,
     )

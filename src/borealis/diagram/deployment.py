@@ -35,7 +35,9 @@ class Deployment(BaseModel):
     place: dict[str, str] = Field(default={}, description="inputs, boxes or outputs to the nodes they shall be on")
     units: int = Field(default=1, ge=1, le=MOST, description="cut each connected part into about so many")
     buckets: int = Field(default=1, ge=1, le=MOST, description="into which each stateful box splits its state")
-    ha: str | None = Field(default=None, description="none, amnesia, passive, active or upstream-backup, for all units")
+    ha: str | None = Field(
+        default=None, description="none, amnesia, passive, active, replicas or upstream-backup, for all units"
+    )
     guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
     interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
     ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")

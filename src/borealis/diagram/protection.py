@@ -25,7 +25,7 @@ from borealis.errors import DiagramError, brief, did_you_mean
 if TYPE_CHECKING:
     from borealis.diagram.spec import Spec
 
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
+Approach = Literal["amnesia", "passive", "active", "upstream-backup", "replicas"]
 Choice = Literal["none", Approach]
 Guarantee = Literal["gap", "no-loss", "precise"]
 Merge = Literal["arrival", "time"]
@@ -36,8 +36,10 @@ GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
+PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
 BUCKET = "100 ms"  # of time, in which several streams are read
-INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms"}  # between messages to the backup
+# between messages to the backup
+INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
 
 
 class ProtectOptions(TypedDict, total=False):
@@ -99,7 +101,7 @@ class Protection(Frozen):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
             defaults["interval"] = INTERVALS[approach]
-        if given.get("delay") is not None:
+        if given.get("delay") is not None or approach == "replicas":
             defaults["merge"] = "time"
         if (defaults | given).get("merge") == "time":
             defaults["bucket"] = BUCKET
@@ -111,6 +113,10 @@ class Protection(Frozen):
             raise DiagramError(f"an interval makes no sense with '{self.ha}'", hint="it sends nothing to its backup")
         if self.merge == "time" and self.ha == "none":
             raise DiagramError("'merge: time' without an approach", hint="choose one: a unit without a copy needs none")
+        if self.ha == "replicas" and self.merge != "time":
+            raise DiagramError(
+                "'replicas' read by time", hint="leave 'merge' out: copies that answer must give the same"
+            )
         if self.bucket is not None and self.merge != "time":
             raise DiagramError(f"a bucket makes no sense with 'merge: {self.merge}'", hint="say merge: time as well")
         if self.delay is not None and self.merge != "time":
@@ -159,7 +165,8 @@ class Protection(Frozen):
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
-        said: dict[str, Any] = {"merge": self.merge} if self.merge != "arrival" and self.delay is None else {}
+        implied = self.delay is not None or self.ha == "replicas"
+        said: dict[str, Any] = {"merge": self.merge} if self.merge != "arrival" and not implied else {}
         said |= {"delay": self.delay} if self.delay is not None else {}
         usual = Protection(ha=self.ha, **said)
         body: dict[str, Any] = {"ha": self.ha} | said
@@ -199,6 +206,8 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     before = {k: getattr(found, k) for k in type(found).model_fields}
     if given.get("ha", found.ha) != found.ha:
         before |= dict.fromkeys(("guarantee", "interval"))
+    if given.get("ha") == "replicas" and found.merge == "arrival":
+        before |= {"merge": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":
         before |= dict.fromkeys(("merge", "bucket", "delay", "during_failure", "during_stabilization"))
     return _if_any(Protection(**(before | given)))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from borealis.diagram.protection import Approach
+from borealis.diagram.protection import PARALLEL, Approach
 from borealis.ha.primary import Want
 from borealis.streams.section import Place
 from borealis.trains.commit_point import CommitPoint
@@ -94,7 +94,7 @@ class Backup:
             return Resume(None, self.step.outputs, jump=True)
         if self.approach == "passive":
             return Resume(self.step, self.step.outputs, jump=jump)
-        if self.approach == "active":
+        if self.approach in PARALLEL:
             return Resume(
                 self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.merges_freely else {}
             )

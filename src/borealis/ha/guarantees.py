@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from borealis.diagram.boxes.base import CLASSES
-from borealis.diagram.protection import Protection
+from borealis.diagram.protection import PARALLEL, Protection
 from borealis.errors import DiagramError
 from borealis.ha.classes import DETERMINISTIC, Classified
 
@@ -20,6 +20,7 @@ TABLE = {
         "amnesia": ("gap",) * 4,
         "passive": _STANDBY,
         "active": _STANDBY,
+        "replicas": _STANDBY,
         "upstream-backup": ("repeating", "convergent", "divergent", "divergent"),
     }.items()
 }
@@ -82,13 +83,15 @@ def check_guarantee(protection: Protection | None, classified: Classified) -> No
         raise protection.wrong(f"'{guarantee}' without an approach", "choose one, or leave the guarantee out")
     if approach == "amnesia" and guarantee != "gap":
         raise _impossible(protection, "it forgets all state", "choose passive, active or upstream-backup")
+    if approach == "replicas" and guarantee != "precise":
+        raise _impossible(protection, "readers go from one copy to another at any time", "leave the guarantee out")
     if guarantee == "precise" and classified.unsafe_effects:
         box = classified.unsafe_effects[0]
         reason = f"'{box}' may have written what its backup comes to in another order, or not again"
         by_time = "" if classified.random_boxes else "read streams by time (--merge time), "
         hint = f"{by_time}let its unit begin with it (--cut {box}), or guarantee no-loss"
         raise _impossible(protection, reason, hint)
-    if guarantee == "gap" or approach not in ("active", "upstream-backup"):
+    if guarantee == "gap" or approach not in (*PARALLEL, "upstream-backup"):
         return
     if guarantee == "precise" and classified.random_boxes:
         names = ", ".join(f"'{name}' ({classified.why[name][1]})" for name in classified.random_boxes)

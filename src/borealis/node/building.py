@@ -120,6 +120,7 @@ class Builder:
                 epochs.get(arrow),
                 machine=self.machine,
                 wants="stable" if bound is None else "both",
+                replicated=name(arrow) in order.replicated,
             )
             for arrow in piece.reads
         }

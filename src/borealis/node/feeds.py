@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
+from borealis.ha.replicas import ReplicaState
 from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
@@ -25,6 +27,7 @@ from borealis.wire.client import Peers
 from borealis.wire.endpoints import Endpoints, Location
 from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
+from borealis.wire.replicas import ReplicaWatch
 from borealis.wire.subscription import WireSubscription
 
 RETRIES, STATUS_RETRIES = Retries(0.02, 1.0, math.inf), Retries(0.05, 0.05, math.inf)
@@ -65,8 +68,9 @@ class Routes:
         local: Callable[[str], OutputQueue | None],
         ask: Callable[[str], Location | None],
         machine: Machine = HERE,
+        here: Callable[[], str] = lambda: "",
     ) -> None:
-        self.local = local
+        self.local, self.here = local, here
         self._ask = ask  # the coordinator; None where it does not know or does not answer
         self._streams: dict[str, Location] = {}
         self._cut: set[str] = set()  # streams that are not to be read, in a test
@@ -81,13 +85,15 @@ class Routes:
                 return
             if address != known.address or incarnation > known.incarnation:
                 incarnation = max(incarnation, known.incarnation)
+                if known.replicated and address == known.fallback:  # both serve it
+                    known = replace(known, fallback=known.address)
                 self._streams[stream] = replace(known, address=address, incarnation=incarnation)
                 self._changed.notify_all()
 
-    def put_fallback(self, stream: str, address: str) -> None:
-        """The backup of a stream is there."""
+    def put_fallback(self, stream: str, address: str, replicated: bool = False) -> None:
+        """The backup of a stream is there; if it is replicated, it can be read there."""
         with self._changed:
-            self._streams[stream] = replace(self._get(stream), fallback=address)
+            self._streams[stream] = replace(self._get(stream), fallback=address, replicated=replicated)
 
     def cut(self, stream: str, off: bool) -> None:
         """Be cut off from a stream, or not."""
@@ -132,7 +138,7 @@ class Routes:
         if found is not None:
             self.put(stream, found.address)
             if found.fallback is not None:
-                self.put_fallback(stream, found.fallback)
+                self.put_fallback(stream, found.fallback, found.replicated)
         known = self.known(stream)
         if known is None:
             raise StreamError(f"no node serves stream {stream} yet")
@@ -278,8 +284,10 @@ class StreamFeed:
         timings: StreamTimings | None = None,
         machine: Machine = HERE,
         wants: Wants = "stable",
+        replicated: bool = False,
     ) -> None:
         self.stream, self.reader = stream, reader
+        self._replicated = replicated  # other nodes serve it as well, and the best is to be read
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
         self.seen = (
             epoch is not None
@@ -304,12 +312,17 @@ class StreamFeed:
             reader=reader,
             wants=wants,
             pause=self._pause,
+            machine=machine,
         )
+        self._machine = machine
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
         """The stream from a tuple id on, across moves and broken connections; ends when the stream does."""
         self._acknowledged = min(self._acknowledged, start) if self.deferred else start
         self._follower.go_on(start, boundary)
+        if self._replicated:
+            look_up = partial(self._routes.look_up, self.stream)
+            ReplicaWatch(self._follower, self._recall, look_up, self._state, machine=self._machine)
         for section in self._follower:
             self._gone, self.waiting_for, self.seen = 0, "", True
             if isinstance(feed := self._follower.feed, WireSubscription):
@@ -357,7 +370,7 @@ class StreamFeed:
             place.start = place.next_id = self._status(address).first_id
         place.epoch = self.epoch
         place.incarnation = self._routes.incarnation(self.stream) if not place.begins and self.epoch is not None else 0
-        queue, wanted, look_s = self._routes.local(self.stream), place.wanted(), self._timings.look_s
+        queue, wanted, look_s = self._local(address), place.wanted(), self._timings.look_s
         if self.seen:  # until then a stream may begin again
             wanted = wanted.model_copy(update={"epoch": self.epoch})
         feed = LocalFeed(queue, wanted, look_s) if queue is not None else self._peers.at(address).subscribe(wanted)
@@ -365,9 +378,21 @@ class StreamFeed:
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)
         return feed
 
+    def _local(self, address: str) -> OutputQueue | None:
+        """The queue of this node, but where a better copy is elsewhere."""
+        queue = self._routes.local(self.stream)
+        return None if self._replicated and address not in (LOCAL, self._routes.here()) else queue
+
     def look_again(self) -> None:
         """The stream is served elsewhere now: leave the node that serves it here."""
         self._follower.look_again()
+
+    def _state(self, address: str, within: float) -> ReplicaState:
+        """How the copy at an address is."""
+        self._routes.check_way(self.stream)
+        if (queue := self._local(address)) is not None:
+            return queue.status().state
+        return self._peers.at(address).say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within).state
 
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""

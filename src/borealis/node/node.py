@@ -99,7 +99,7 @@ class Node:
         self._ending: list[Task[None]] = []
         self.session = session or Session(name, machine)
         self.peers = peers or Peers(security, machine=machine)
-        self.routes = Routes(self.queues.get, ask, machine)
+        self.routes = Routes(self.queues.get, ask, machine, here=lambda: self.address)
         self.acks = AckSender(self.routes, self.peers, machine=machine)
         parts = (self.session, self.routes, self.peers, self.acks, query, limits or QueueLimits(), machine)
         self._builder = Builder(name, data, *parts)
@@ -240,7 +240,7 @@ class Node:
         for stream, address in order.feeds.items():
             self.routes.put(stream, address)
         for stream, address in order.fallbacks.items():
-            self.routes.put_fallback(stream, address)
+            self.routes.put_fallback(stream, address, stream in order.replicated)
         self._begin(self._builder.unit(order) if order.boxes else self._builder.entry(order))
 
     def _begin(self, unit: RunningUnit | RunningEntry) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from borealis.diagram.protection import PARALLEL
 from borealis.errors import BorealisError, FullError
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
@@ -152,7 +153,7 @@ class PrimaryGuard:
 
     def _others(self) -> list[str]:
         """Names of an actively protected unit under which upstream may keep tuples: the one before, the one after."""
-        if self.guard.approach != "active":
+        if self.guard.approach not in PARALLEL:
             return []
         base, number = f"{self.unit.order.diagram}.{self.unit.order.unit}", self.guard.incarnation
         return [active_reader(base, n) for n in (number - 1, number + 1) if n > 0]
@@ -300,6 +301,8 @@ class PrimaryGuard:
             if answer.verdict in ("take", "known"):
                 fresh = not self.policy.known
                 self.unit.refuse(None)
+                for name, readers in answer.acks.items():
+                    self.unit.queues[name].raise_acks(readers, known_only=True)
                 self._do(self.policy.acknowledged(want.number))
                 self._deltas = [d for d in self._deltas if d[0] > want.step.train]
                 self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
-from borealis.diagram.protection import Protection
+from borealis.diagram.protection import PARALLEL, Protection
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.classes import classify
@@ -24,6 +24,7 @@ from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
 from borealis.streams.queue import OutputQueue
 from borealis.streams.snapshot import QueueSnapshot
+from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.trains.unit import UnitRun
@@ -44,6 +45,7 @@ class UnitTimings:
 
     restart_s: float = 0.5  # before the first restart of a query that died; twice as long before each further one
     rehearse_s: float = 20.0  # between rehearsals; Spark ends Python workers that were idle for a minute
+    held_s: float = 0.3  # from when on streams that wait for another are a failure, for readers that have a choice
 
 
 @dataclass
@@ -124,6 +126,18 @@ class RunningUnit(Running):
     rehearsed_at: float = 0.0
     timings: UnitTimings = field(default=UnitTimings(), kw_only=True)
 
+    def __post_init__(self) -> None:
+        for queue in self.queues.values():
+            queue.condition = self.condition
+
+    def condition(self) -> StreamState:
+        """What readers of its streams may expect: what is right, or something is missing, or is being corrected."""
+        fork = self.run.manager.fork
+        if fork is not None:
+            return "stabilization" if fork.order.stabilizing else "failure"
+        is_cut_off = any(feed.waiting_for for feed in self.feeds.values())
+        return "failure" if is_cut_off or self.run.manager.held_s() >= self.timings.held_s else "stable"
+
     @property
     def ended(self) -> bool:
         """Whether its inputs have ended, and all that follows from them is given."""
@@ -144,7 +158,7 @@ class RunningUnit(Running):
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
         common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
-        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active}
+        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active, "replicas": Active}
         if guard.approach in kinds:
             return kinds[guard.approach](*common)
         if guard.approach == "amnesia":
@@ -174,7 +188,9 @@ class RunningUnit(Running):
         if want.kind == "delta":
             self.run.extend(want.step, state)
         elif (
-            want.kind == "whole" and self.order.guard is not None and self.order.guard.approach in ("passive", "active")
+            want.kind == "whole"
+            and self.order.guard is not None
+            and self.order.guard.approach in ("passive", *PARALLEL)
         ):
             self.run.load(want.step, state)
 
@@ -254,6 +270,7 @@ class RunningUnit(Running):
             last_error=progress.last_error,
             refused=progress.refused,
             fork=fork,
+            condition=self.condition(),
             in_lanes=self.query.hinders is None,
             hinders=self.query.hinders or "",
             waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],

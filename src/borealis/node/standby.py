@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from borealis.diagram.protection import PARALLEL
 from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError, FullError, StateError
 from borealis.ha.backup import Backup, Resume
@@ -43,7 +44,7 @@ class Standby:
         self._heard, self._messages, self._bytes, self._discarded = self._clock.now(), 0, 0, 0
         self._since = self._clock.time()
         for feed in unit.feeds.values():
-            feed.deferred = guard.approach != "active"
+            feed.deferred = guard.approach not in PARALLEL
 
     @property
     def ready(self) -> bool:
@@ -92,7 +93,14 @@ class Standby:
             self._loading = False
             self._heard = self._clock.now()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
-            return GuardAnswer(verdict=verdict, why=why, number=want.number, incarnation=self.backup.incarnation)
+            acks, incarnation = self._read_here(), self.backup.incarnation
+            return GuardAnswer(verdict=verdict, why=why, acks=acks, number=want.number, incarnation=incarnation)
+
+    def _read_here(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """How far readers of this copy are, where it has any: the primary keeps what they need, too."""
+        if self.guard.approach != "replicas" or not self.unit.started:
+            return {}
+        return {name: queue.acks() for name, queue in self.unit.queues.items()}
 
     def _goes_on(self, parcel: Parcel) -> bool:
         """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
@@ -108,7 +116,7 @@ class Standby:
         if want.kind == "facts":
             parcel = replace(parcel, queues={})
         self.unit.mirror(want, parcel.state, {n: QueueSnapshot.from_bytes(data) for n, data in parcel.queues.items()})
-        if self.guard.approach == "active" and isinstance(self.unit, RunningUnit):
+        if self.guard.approach in PARALLEL and isinstance(self.unit, RunningUnit):
             self._keep_up(self.unit, parcel, want)
 
     def _keep_up(self, unit: RunningUnit, parcel: Parcel, want: Want) -> None:
@@ -127,6 +135,10 @@ class Standby:
             unit.started = True
             if not run.done.is_set():
                 run.start()
+        if self.guard.approach == "replicas":  # its readers need not wait for the death of the other
+            for queue in unit.queues.values():
+                queue.incarnation = self.backup.incarnation
+                queue.release(None)
         if merges_freely:
             run.manager.replay(self.backup.follow(want, self._followed))
             self._followed = max(self._followed, want.step.train)
@@ -164,7 +176,7 @@ class Standby:
         )
 
     def _run_on(self, unit: RunningUnit, resume: Resume) -> None:
-        if self.guard.approach == "active" and unit.started:  # from here on it merges for itself
+        if self.guard.approach in PARALLEL and unit.started:  # from here on it merges for itself
             if resume.jump:
                 unit.run.jump()
             unit.run.manager.go_live()

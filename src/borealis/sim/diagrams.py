@@ -169,6 +169,7 @@ def allowed(spec: Spec, cuts: Sequence[str]) -> list[Way]:
     return [
         (approach, guarantee)
         for approach in APPROACHES
+        if approach != "replicas"  # see `_is_replicated` of `plan.py`
         for guarantee in GUARANTEES
         if is_allowed(spec, cuts, ha=approach, guarantee=guarantee)
     ]

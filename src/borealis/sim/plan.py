@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def protection(self) -> Protection:
-        merge = "time" if self.bucket is not None else "arrival"
+        merge = "time" if self.bucket is not None or self.approach == "replicas" else "arrival"
         words = ("delay", "during_failure", "during_stabilization")
         delay: Any = dict(zip(words, self.delay or (), strict=False))
         return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket, **delay)
@@ -237,6 +237,8 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         for cuts, approach, guarantee in ways_of(name)
         if approach != "none" and options.approach in (None, approach) and options.guarantee in (None, guarantee)
     ]
+    if options.approach == "replicas":  # they are an active standby that answers as well
+        ways = [way for way in _replicable(names) if options.guarantee in (None, way[3])]
     if not ways:
         which = "no diagram" if options.diagram is None else f"diagram '{spec_of(options.diagram).name}' cannot"
         how = ", ".join(word for word in (options.approach, options.guarantee) if word) or "any approach"
@@ -249,9 +251,30 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     durable = rng.random() < 0.5
     faults = drawn_faults(rng, options, nodes)
     lean = rng.random() < LEAN
-    bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, options.merge, ha=approach, guarantee=guarantee)
+    merge = options.merge
+    if approach == "replicas" or _is_replicated(Random(f"replicas {seed}"), (name, cuts, approach, guarantee), options):
+        approach, merge = "replicas", "time"
+    bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
     return _bounded(Random(f"delay {seed}"), plan, options)
+
+
+def _replicable(names: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """All ways to run diagrams in replicas."""
+    ways = [(name, *way) for name in names for way in ways_of(name)]
+    return [
+        (name, cuts, "replicas", guarantee)
+        for name, cuts, approach, guarantee in ways
+        if (approach, guarantee) == ("active", "precise") and is_allowed(spec_of(name), cuts, ha="replicas")
+    ]
+
+
+def _is_replicated(rng: Random, way: tuple[str, tuple[str, ...], str, str], options: Options) -> bool:
+    """Whether an active standby that was drawn answers as well."""
+    name, cuts, approach, guarantee = way
+    if (approach, guarantee) != ("active", "precise") or options.approach is not None or options.merge == "arrival":
+        return False
+    return rng.random() < 0.5 and is_allowed(spec_of(name), cuts, ha="replicas")
 
 
 def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:

@@ -6,7 +6,7 @@ before it is released. Where a recovery cannot go on with the ids that were, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.section import NOTHING, Place, Section, joined
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.streams.status import QueueStatus
+from borealis.streams.status import QueueStatus, StreamState
 from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
@@ -84,6 +84,7 @@ class OutputQueue:
         self._mirrored = set(self._readers)  # those that an increment may take away
         self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
         self._tail: Tail | None = None  # tentative tuples behind all of this
+        self.condition: Callable[[], StreamState] = lambda: "stable"  # of the unit that writes it
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
@@ -125,6 +126,7 @@ class OutputQueue:
                 dropped=self.dropped,
                 readers={name: reader.done for name, reader in self._readers.items()},
                 held=self.held,
+                state=self.condition(),
                 incarnation=self.incarnation,
             )
 
@@ -390,10 +392,18 @@ class OutputQueue:
         with self._more:
             return {n: (r.received, r.done) for n, r in self._readers.items() if not n.startswith("~")}
 
-    def raise_acks(self, readers: Mapping[str, tuple[int, int]]) -> None:
-        """Take over what readers acknowledged at another node's queue of the same stream: received, done."""
+    def raise_acks(self, readers: Mapping[str, tuple[int, int]], *, known_only: bool = False) -> None:
+        """Take over what readers acknowledged at another node's queue of the same stream: received, done.
+
+        Those that are gone there since are gone here, too. With `known_only` readers neither come nor go by that.
+        """
         with self._room:
+            for name in () if known_only else self._mirrored - set(readers):
+                self._readers.pop(name, None)
+            self._mirrored = self._mirrored if known_only else set(readers)
             for name, (received, done) in readers.items():
+                if known_only and name not in self._readers:
+                    continue
                 known = self._readers.setdefault(name, _Reader(received, done))
                 known.received, known.done = max(known.received, received), max(known.done, done)
             self._trim()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from borealis.message import Message, MessagePart
+
+# what comes is right; or something is missing for it; or that has come, and what was given without it is corrected
+StreamState = Literal["stable", "failure", "stabilization"]
 
 
 class QueueFacts(MessagePart):
@@ -23,5 +28,6 @@ class QueueStatus(QueueFacts, Message):
     """How one stream stands on its node."""
 
     boundary: int
+    state: StreamState = "stable"
     held: bool = False  # readers get nothing yet, or nothing behind what was released
     incarnation: int = 0  # of the unit that writes it; 0: nothing protects it

@@ -251,10 +251,15 @@ class InputManager:
         with self._changed:
             return self._trunk.waiting
 
+    def held_s(self) -> float:
+        """For how long what has come waits for a stream that has not come so far."""
+        since = self._held_since
+        return 0.0 if since is None else self.clock.now() - since
+
     def held_up(self) -> tuple[str, float] | None:
         """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
-        since, live = self._held_since, self._live
-        if since is None or not isinstance(live, ByTime) or (seconds := self.clock.now() - since) < HELD_UP_S:
+        live, seconds = self._live, self.held_s()
+        if not isinstance(live, ByTime) or seconds < HELD_UP_S:
             return None
         slow = live.held_up_by()
         others = [name for name in self._intakes if name not in slow]

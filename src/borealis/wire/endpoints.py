@@ -33,6 +33,7 @@ class Location:
     fallback: str | None = None  # the address of its backup, where it goes on if that node dies
     node: str = ""
     incarnation: int = 0  # of the unit that serves it; 0: it is not protected
+    replicated: bool = False  # whether the backup serves it as well
     v: int = PROTOCOL
 
 
@@ -74,6 +75,7 @@ class Endpoints:
         self._known, self._locate, self._recall = found, locate, recall
         self._ahead = deque([found.address] if found is not None else [])
         self._at = found.address if found is not None else ""  # what was tried last
+        self._preferred = ""  # to be tried next, whatever comes then
         self._begin()
 
     def _begin(self) -> None:
@@ -86,8 +88,15 @@ class Endpoints:
         """Whether all have failed, and it is time for a pause."""
         return self._last is not None and self._asked and not self._ahead
 
+    def prefer(self, address: str) -> None:
+        """Try this one next: a better copy of the stream is there."""
+        self._preferred = address
+
     def next(self) -> str | None:
         """The address to try now; None: there is none that was not tried. Raises what the coordinator says."""
+        if self._preferred:
+            self._at, self._preferred = self._preferred, ""
+            return self._at
         if self._last is None and not self._ahead:  # the caller has given up what was tried before
             self._asked = False
         if not self._ahead and self._last is None and (known := self._recall()) is not None:

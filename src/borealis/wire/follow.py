@@ -62,6 +62,7 @@ class Follower:
         self.start, self.begins = start, True  # whether to subscribe at `start`, not behind what was read
         self.stopped, self.opened = machine.threads.event(), machine.threads.event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
+        self.address = ""  # of the node that it reads from, while there is one
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self._wants, self._pause = stop, reader, wants, pause or self.stopped.wait
         self.at: ForkPlace | None = None  # among tentative tuples
@@ -106,6 +107,11 @@ class Follower:
         self.stopped.set()
         self.look_again()
 
+    def go_to(self, address: str) -> None:
+        """Read from a better copy of the stream, from this place on."""
+        self._endpoints.prefer(address)
+        self.look_again()
+
     def look_again(self) -> None:
         """The stream is served elsewhere now: leave the node that serves it here."""
         if (feed := self.feed) is not None:
@@ -126,6 +132,7 @@ class Follower:
             self.incarnation = max(self.incarnation, feed.incarnation) if same else feed.incarnation
             self.epoch, self.next_id, self.begins = feed.epoch, feed.next_id, False
             self._endpoints.found()
+            self.address = address
             self.opened.set()
             for section in feed:
                 self.backoff.found()  # not before: what opens and then breaks, over and over, is tried less and less
@@ -134,5 +141,5 @@ class Follower:
                     self.next_id, self.boundary = section.stop, section.final
                 yield section
         finally:
-            self.feed = None
+            self.feed, self.address = None, ""
             feed.cancel()

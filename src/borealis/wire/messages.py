@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from borealis.diagram.protection import Approach, Protection
 from borealis.hosts import is_flight
 from borealis.message import Message, MessagePart
-from borealis.streams.status import QueueStatus
+from borealis.streams.status import QueueStatus, StreamState
 from borealis.streams.tentative import Wants
 
 
@@ -241,6 +241,7 @@ class UnitOrder(UnitName):
     take_over: str | None = None  # the address of the node to take the running unit from, with its state
     guard: Guard | None = None  # None: nothing protects it
     fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of the node that serves it
+    replicated: list[str] = []  # streams that the backup serves as well
     epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
@@ -262,6 +263,7 @@ class GuardAnswer(Message):
 
     verdict: ParcelVerdict
     why: str = ""  # it takes nothing, where its disk is full or it failed to load the whole
+    acks: dict[str, dict[str, tuple[int, int]]] = {}  # of a replica's readers, by output: received, done
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
 
@@ -437,6 +439,7 @@ class UnitStatus(UnitFacts, Message):
     state: UnitState
     boundary: int = -(2**63)  # the least of its outputs
     in_lanes: bool = True  # else in micro-batches
+    condition: StreamState = "stable"  # of what it gives
     guard: GuardStatus | None = None
 
 

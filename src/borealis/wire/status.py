@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from borealis.message import Message, MessagePart
-from borealis.streams.status import QueueFacts
+from borealis.streams.status import QueueFacts, StreamState
 from borealis.wire.messages import GuardFacts, NodeFacts, Takeover, UnitFacts
 
 DiagramState = Literal["deploying", "running", "undeploying", "failed", "lost", "ended"]
@@ -64,6 +64,7 @@ class ProtectionView(GuardFacts, View):
     interval_ms: float | None = None  # between checkpoints or trimming messages
     bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
+    replicas: dict[str, StreamState] = {}  # how both copies are, by node, where both answer
     takeovers: int = 0
     last_takeover: Takeover | None = None
 

@@ -106,6 +106,28 @@ def test_a_client_waits_at_the_backup_and_goes_on_when_that_is_open(pair: Pair) 
     assert (subscription.gaps, subscription.lost, subscription.jumps, subscription.reconnects) == (0, 0, 0, 1)
 
 
+def test_a_client_reads_the_better_of_two_copies_that_both_answer(pair: Pair) -> None:
+    pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
+    pair.mirror.release()
+    subscription = pair.subscribe(timeout=WAIT_S)
+    add(pair.queue, 5)
+    add(pair.mirror, 3)  # it is behind
+    assert numbers(subscription, 5) == list(range(5))
+    pair.queue.condition = lambda: "failure"
+    eventually(lambda: bool(pair.mirror.status().readers))
+    add(pair.mirror, 4)
+    assert numbers(subscription, 2) == [5, 6]
+    pair.mirror.condition = lambda: "failure"  # no better than the other: it stays
+    add(pair.mirror, 1)
+    assert numbers(subscription, 1) == [7]
+    eventually(lambda: not pair.queue.status().readers)
+    pair.backup.die()
+    add(pair.queue, 4)
+    finish(pair.queue)
+    assert [row["n"] for row in subscription] == [8]
+    assert (subscription.gaps, subscription.lost, subscription.reconnects) == (0, 0, 2)
+
+
 def test_a_connection_that_breaks_for_no_reason_is_found_again(pair: Pair) -> None:
     add(pair.queue, 2)
     subscription = pair.subscribe(timeout=WAIT_S)

@@ -237,6 +237,7 @@ def test_locate(town: Rest) -> None:
             "node": "node2",
             "fallback": None,
             "incarnation": 0,
+            "replicated": False,
         }
     assert town.http.get("/v1/locate?stream=per_source").json()["stream"] == "traffic/agg"
     assert problem(town.http.get("/v1/locate?stream=packet"), 404, "StreamError").hint == "did you mean 'packets'?"

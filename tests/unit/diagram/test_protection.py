@@ -49,7 +49,7 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({}, "'ha' is missing. Hint: approaches are none, amnesia, passive, active, upstream-backup"),
+        ({}, "'ha' is missing. Hint: approaches are none, amnesia, passive, active, upstream-backup, replicas"),
         ({"ha": "pasive"}, "no approach 'pasive'. Hint: did you mean 'passive'?"),
         ({"ha": "active", "guarantee": "exact"}, "no guarantee 'exact'. Hint: there are gap, no-loss, precise"),
         ({"ha": "amnesia", "interval": "1 s"}, "an interval makes no sense with 'amnesia'. Hint: it sends nothing"),

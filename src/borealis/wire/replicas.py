@@ -1,0 +1,93 @@
+"""A reader of a stream that several nodes serve: asks them how they are, many times a second, and goes to the best.
+
+1. As long as the copy that it reads is stable no other is asked.
+2. A connection that broke is the follower's affair: it tries the other copy at once.
+3. If no other copy answers, the coordinator is asked now and then where one is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from borealis.errors import BorealisError
+from borealis.ha.replicas import Choice, ReplicaState
+from borealis.machine import HERE, Machine
+from borealis.wire.endpoints import Location
+from borealis.wire.follow import Follower
+
+log = logging.getLogger("borealis.wire")
+
+
+@dataclass(frozen=True)
+class ReplicaTimings:
+    """How closely copies are watched, in seconds."""
+
+    every_s: float = 0.1  # between questions to the copy that is read
+    answer_s: float = 0.3  # for its answer
+    locate_s: float = 1.0  # between questions to the coordinator
+
+
+class ReplicaWatch:
+    """Has a follower read from the best copy of its stream, until the follower is stopped."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        known: Callable[[], Location | None],
+        locate: Callable[[], Location],
+        ask: Callable[[str, float], ReplicaState],
+        over: Callable[[], None] = lambda: None,  # called when no more is asked
+        timings: ReplicaTimings | None = None,
+        machine: Machine = HERE,
+    ) -> None:
+        self._follower, self._known, self._locate = follower, known, locate
+        self._ask, self._over = ask, over
+        self._timings, self._clock = timings or ReplicaTimings(), machine.clock
+        self._choice = Choice()
+        self._located = -self._timings.locate_s
+        machine.threads.start(f"replicas {follower.stream}", self._run)
+
+    def _run(self) -> None:
+        while not self._follower.stopped.wait(self._timings.every_s):
+            self.look()
+        self._over()
+
+    def look(self) -> None:
+        """Go to another copy if that is better."""
+        at = self._follower.address
+        if not at:
+            return
+        state = self._state(at)
+        if state == "stable":
+            self._choice.stay()
+            return
+        states = {at: state} | {other: self._state(other) for other in self._others(at)}
+        best = self._choice.best(at, states)
+        if best != at and self._follower.address == at:
+            log.info("%s is read at %s now: at %s there is %s", self._follower.stream, best, at, state)
+            self._follower.go_to(best)
+
+    def _state(self, address: str) -> ReplicaState:
+        try:
+            return self._ask(address, self._timings.answer_s)
+        except BorealisError:  # it is away, stands by, or has no such stream any more
+            return "unreachable"
+
+    def _others(self, at: str) -> list[str]:
+        """Where other copies are, as far as it is known."""
+        found = _but(at, self._known())
+        now = self._clock.now()
+        if now - self._located >= self._timings.locate_s and all(self._state(a) == "unreachable" for a in found):
+            self._located = now
+            try:
+                found = _but(at, self._locate())
+            except BorealisError:  # the coordinator is away as well
+                return found
+        return found
+
+
+def _but(at: str, location: Location | None) -> list[str]:
+    addresses = (location.address, location.fallback) if location is not None else ()
+    return [address for address in dict.fromkeys(addresses) if address and address != at]
