@@ -1,4 +1,5 @@
-"""Bounded delay: `borealis bench delay [--only buckets,bounds,policies,chains,state] [--quick] [--plot out.png]`.
+"""Bounded delay: `borealis bench delay [--only buckets,bounds,policies,chains,state,switching] [--quick]
+[--plot out.png]`.
 
 buckets: the DPC paper's table 3, what it costs to read several streams by time. Three streams of 1,000 rows a second
 each meet in a union on one of two real nodes. A row carries the time of its birth, and a result's age is counted from
@@ -8,7 +9,8 @@ the output of a train waits until the backup knows in which order it was merged,
 
 The others cut a node off from one of three streams, as the paper does (`delay_failures.py`): figure 9 (bounds of
 different length, a failure of 5 s), figure 10 (six policies, failures of 2 to 60 s), figure 11 (chains of nodes), and
-figure 12 (how long it takes to correct all, by the size of state and by the rows that are read again).
+figure 12 (how long it takes to correct all, by the size of state and by the rows that are read again). switching: how
+long a reader of one of two copies gets nothing when that dies or is cut off (`delay_switching.py`).
 
 The cases take turns; a figure is the median of the runs.
 """
@@ -25,13 +27,14 @@ from borealis import Diagram
 
 from . import delay_failures as failures
 from .delay_failures import Failure
+from .delay_switching import PAUSE_MS_MOST, Scene, Switch
 from .latency_feed import COLUMNS, FILTER, Phase
 from .latency_nodes import feed_and_read
 from .measuring import Lines, Say, part_by_part, terminable
 from .recovery_cluster import Cluster, cluster
 from .recovery_plot import axes, refuse_without_matplotlib
 
-QUERIES = ("buckets", "bounds", "policies", "chains", "state")
+QUERIES = ("buckets", "bounds", "policies", "chains", "state", "switching")
 ALPHA = 0.9  # of the bound: so long a stream is waited for
 CHAIN_OVER_MS = 500.0  # beyond alpha X, in a chain of any length that delays nothing
 FLAT = 1.2  # reconciliation with a large state, in times of that with none
@@ -44,7 +47,8 @@ BUCKETS_MS = (10, 50, 100, 200, 500)
 MOST_OVER_MS = 15.0  # what a bucket may add beside its own length
 SHOWN = (
     *("figure", "policy", "ha", "bucket_ms", "p50_ms", "added_ms", "x_ms", "failure_s", "rows_per_s", "nodes"),
-    *("state_rows", "delay_new_ms_max", "tentative", "reconcile_ms", "stable_equal", "target", "met"),
+    *("state_rows", "delay_new_ms_max", "tentative", "reconcile_ms", "pause_ms", "usual_ms", "stable_equal"),
+    *("target", "met"),
 )
 DIAGRAM = """\
 borealis: 1
@@ -113,6 +117,7 @@ def run(options: Options, say: Say) -> Lines:
             "policies": lambda: policies(options, say),
             "chains": lambda: chains(options, say),
             "state": lambda: state(options, say),
+            "switching": lambda: switching(options, say),
         }
         lines = part_by_part(
             {name: part for name, part in parts.items() if not options.only or name in options.only}, say
@@ -190,6 +195,30 @@ def state(options: Options, say: Say) -> Lines:
     most = again[-1]["read_again_per_s"]
     again[-1] |= {"target": f"{READ_AGAIN:,} rows/s read again", "met": most >= READ_AGAIN}
     return lines + again
+
+
+def switching(options: Options, say: Say) -> Lines:
+    """Between two copies of a unit; an active standby beside replicas."""
+    times, lines = 1 if options.quick else max(5, options.runs), Lines()
+    with cluster(say, nodes=3, faults=True) as running:
+        running.wait_warm()
+        for ha, whats in (("active", ("kill",)), ("replicas", ("kill", "cut"))):
+            scene, found = Scene(running, ha), dict[Switch, Lines]()
+            for _ in range(times):
+                for what in whats:
+                    one = scene.fail(what)
+                    found.setdefault(Switch(ha, what), []).append(one)
+                    say(f"{ha}, {what}: {one['pause_ms']:.0f} ms without a row (usually {one['usual_ms']:.0f})")
+            right = scene.end()
+            for case, some in found.items():
+                pause = _median(some, "pause_ms")
+                line = {"query": "switching", "figure": "switching", "policy": case.what, "ha": ha, "nodes": 3}
+                line |= {"pause_ms": pause, "usual_ms": _median(some, "usual_ms"), "stable_equal": right, "runs": times}
+                if case == Switch("replicas", "kill"):
+                    met = right and pause <= PAUSE_MS_MOST
+                    line |= {"target": f"at most {PAUSE_MS_MOST:.0f} ms without a row, p50", "met": met}
+                lines.append(line)
+    return lines
 
 
 def _failures(

@@ -49,7 +49,7 @@ def bench(
     engine    one node: rows per second and time of a train
     revisions what it costs that results can be corrected
     latency   the age of results at 100 to 100,000 rows/s, beside Spark's micro-batches and its real-time mode
-    delay     what it costs to read several streams by time
+    delay     failures of an input, bounded delay, replicas; what it costs to read several streams by time
     wire      one stream from process to process
     chain     three nodes in a row beside one
     start     how long 'borealis up --nodes 3' takes

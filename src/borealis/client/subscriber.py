@@ -284,6 +284,11 @@ class Subscription:
         """Whether there is a connection now; if not, another one is being tried."""
         return self._follower.feed is not None
 
+    @property
+    def address(self) -> str:
+        """Of the node that it reads from; empty while there is none."""
+        return self._follower.address
+
     def on_news(self, tell: Callable[[], None]) -> None:
         """Call this from the reading thread when there may be something to take."""
         self._buffer.on_news = tell
