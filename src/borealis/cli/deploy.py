@@ -55,6 +55,9 @@ class DeployFlags:
         str | None,
         Option(metavar="TIME", help="Answer within this time, tentatively if something is missing: '3 s'."),
     ] = None
+    delay_of: Annotated[
+        str | None, Option(metavar="unit|path", help="Whose --delay that is: each unit's, or that of a whole path.")
+    ] = None
     during_failure: Annotated[
         str | None, Option(metavar="process|delay", help="Meanwhile, answer at once or as late as --delay allows.")
     ] = None

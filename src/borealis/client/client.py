@@ -165,8 +165,9 @@ class Client(CoordinatorRequests, Streams):
         where `no-loss` leaves state behind a unit that may count tuples twice, for one.
 
         `delay` ("3 s") bounds how long a unit waits for a stream that is missing: then it answers tentatively, and
-        corrects that when the stream is back. `during_failure` (process, delay) and `during_stabilization` (process,
-        delay, suspend) say whether tuples that come meanwhile are answered at once, or as late as may be, or not.
+        corrects that when the stream is back; with `delay_of="path"` all units on a path share it. `during_failure`
+        (process, delay) and `during_stabilization` (process, delay, suspend) say whether tuples that come meanwhile
+        are answered at once, or as late as may be, or not.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
         the old one are gone then: the new one begins from empty, and readers of the old streams get an error.

@@ -23,11 +23,11 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
-from borealis.ha.replicas import ReplicaState
 from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.replicas import ReplicaState
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.wire.client import Peer

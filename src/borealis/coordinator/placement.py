@@ -29,6 +29,7 @@ from borealis.diagram.spec import Spec, origin
 from borealis.errors import ClusterError, DiagramError, did_you_mean
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
+from borealis.ha.path_delays import with_shares
 
 STANDBY_WEIGHT = 0.5  # of a standby that does not run in parallel, in units
 
@@ -94,7 +95,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
             f"a {details[0].replace('_', ' ')} is asked for, but nothing is protected",
             hint="say how: --ha passive (or active, replicas, upstream-backup, amnesia), or protection: in the diagram",
         )
-    return found
+    return with_shares(pieces, found)
 
 
 def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection | None:

@@ -47,6 +47,7 @@ class Deployment(BaseModel):
     merge: str | None = Field(default=None, description="how several streams are read: arrival or time")
     bucket: str | None = Field(default=None, description="of time, with merge: time, as '100 ms'")
     delay: str | None = Field(default=None, description="within which there is an answer, tentative if need be: 3 s")
+    delay_of: str | None = Field(default=None, description="of each unit, or of a whole path: unit or path")
     during_failure: str | None = Field(default=None, description="process or delay what comes meanwhile")
     during_stabilization: str | None = Field(default=None, description="process, delay or suspend, until corrected")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get
 from pydantic import Field, model_validator
 
 from borealis.diagram import notation
-from borealis.diagram.durations import Duration, parse
+from borealis.diagram.durations import Duration, parse, show
 from borealis.diagram.frozen import Frozen
 from borealis.errors import DiagramError, brief, did_you_mean
 
@@ -31,6 +31,7 @@ Guarantee = Literal["gap", "no-loss", "precise"]
 Merge = Literal["arrival", "time"]
 DuringFailure = Literal["process", "delay"]
 DuringStabilization = Literal["process", "delay", "suspend"]
+DelayOf = Literal["unit", "path"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
@@ -55,6 +56,7 @@ class ProtectOptions(TypedDict, total=False):
     merge: Merge | None
     bucket: str | None
     delay: str | None
+    delay_of: DelayOf | None
     during_failure: DuringFailure | None
     during_stabilization: DuringStabilization | None
 
@@ -75,6 +77,7 @@ class Protection(Frozen):
     merge: Merge = "arrival"  # how several streams become one: as they arrive, or in an order that all copies know
     bucket: Duration | None = None  # of time: what is read by time waits until all streams have left it
     delay: Duration | None = None  # an answer comes within it, tentative if need be; None: when it is right
+    delay_of: DelayOf = "unit"  # each has this bound; or all on a path from inputs to outputs together
     during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
     during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
 
@@ -121,6 +124,8 @@ class Protection(Frozen):
             raise DiagramError(f"a bucket makes no sense with 'merge: {self.merge}'", hint="say merge: time as well")
         if self.delay is not None and self.merge != "time":
             raise DiagramError("'delay' needs 'merge: time'", hint="what is missing can only be told by time")
+        if self.delay is None and self.delay_of == "path":
+            raise DiagramError("'delay_of: path' without a bound", hint="say delay, such as 3 s")
         if self.delay is None and (self.during_failure, self.during_stabilization) != ("process", "process"):
             raise DiagramError("what to do during a failure is said without a bound", hint="say delay, such as 3 s")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
@@ -162,6 +167,16 @@ class Protection(Frozen):
     def delay_us(self) -> int | None:
         """Within which an answer comes, if that is promised."""
         return None if self.delay is None else parse(self.delay)
+
+    def with_share(self, units: int) -> Protection:
+        """The same with a bound of its own, where it has one with so many units on a path."""
+        if self.delay_us is None or units == 1:
+            return self.model_copy(update={"delay_of": "unit"})
+        share = show(self.delay_us // units // 1000 * 1000)
+        if self.bucket_us is not None and parse(share) < 2 * self.bucket_us:
+            reason = f"a delay of {self.delay} for a path of {units} units is {share} for each"
+            raise self.wrong(reason, f"that is to be two buckets ({self.bucket}) at least")
+        return self.model_copy(update={"delay": share, "delay_of": "unit"})
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
@@ -209,7 +224,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     if given.get("ha") == "replicas" and found.merge == "arrival":
         before |= {"merge": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":
-        before |= dict.fromkeys(("merge", "bucket", "delay", "during_failure", "during_stabilization"))
+        before |= dict.fromkeys(("merge", "bucket", "delay", "delay_of", "during_failure", "during_stabilization"))
     return _if_any(Protection(**(before | given)))
 
 

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
-from borealis.ha.replicas import ReplicaState
 from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
+from borealis.streams.replicas import ReplicaState
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.streams.tentative import Wants, fork_place

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from borealis.errors import BorealisError
-from borealis.ha.replicas import Choice, ReplicaState
 from borealis.machine import HERE, Machine
+from borealis.streams.replicas import Choice, ReplicaState
 from borealis.wire.endpoints import Location
 from borealis.wire.follow import Follower
 

@@ -204,3 +204,28 @@ def test_any_protection_round_trips(found: list[Protection]) -> None:
     spec = Spec(**({field: getattr(plain, field) for field in Spec.model_fields} | {"protection": tuple(found)}))
     assert Spec.from_yaml(spec.to_yaml()) == spec
     assert Spec.from_yaml(spec.to_yaml()).to_yaml() == spec.to_yaml()
+
+
+def test_a_bound_of_a_whole_path_needs_a_bound_and_room_for_each_unit() -> None:
+    with pytest.raises(DiagramError, match="'delay_of: path' without a bound"):
+        Protection(ha="replicas", delay_of="path")
+    whole = Protection(ha="replicas", delay="1 s", bucket="200 ms", delay_of="path")
+    assert whole.plain() == {
+        "ha": "replicas",
+        "delay": "1 second",
+        "bucket": "200 milliseconds",
+        "delay_of": "path",
+    }
+    assert (whole.with_share(2).delay, whole.with_share(2).delay_of) == ("500 milliseconds", "unit")
+    with pytest.raises(DiagramError, match="a path of 3 units is 333 milliseconds for each"):
+        whole.with_share(3)
+
+
+def test_replicas_read_by_time() -> None:
+    assert Protection(ha="replicas").merge == "time"
+    assert Protection(ha="replicas").plain() == {"ha": "replicas"}
+    with pytest.raises(DiagramError, match="'replicas' read by time"):
+        Protection(ha="replicas", merge="arrival")
+    asked = chosen(Protection(ha="passive"), ha="replicas")
+    assert asked is not None
+    assert (asked.merge, asked.interval_us) == ("time", 100_000)

@@ -1,4 +1,4 @@
-"""Which copy of a replicated stream a reader reads (DPC 3.3), as a state machine: states come in, a choice comes out.
+"""Which copy of a replicated stream a reader reads (DPC 3.3), as a pure machine: states come in, a choice comes out.
 
 A copy that gives what is right is better than one that corrects itself, that is better than one that lacks something,
 and any is better than one that does not answer. A reader stays where it is unless another copy was better whenever it

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.ha.replicas import RANKS, Choice, ReplicaState
+from borealis.streams.replicas import RANKS, Choice, ReplicaState
 
 
 @pytest.mark.parametrize(
