@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from borealis.coordinator import layout, reconcile
+from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
@@ -31,6 +32,7 @@ from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
 from borealis.trains import forking, relay
 from borealis.trains.merging import ByTime
+from borealis.wire.follow import Follower
 
 SEEDS = 200  # within which each is caught
 SECONDS = 8.0  # of a run that does not say more
@@ -265,3 +267,18 @@ def takes_from_the_trunk(patch: pytest.MonkeyPatch) -> None:
 def believes_what_is_tentative(patch: pytest.MonkeyPatch) -> None:
     """What a unit upstream gave tentatively goes into the trunk as if it was stable."""
     edited(patch, forking.Forking, "take_in", "if section.stable:", "if section.stable or self.fork is None:")
+
+
+# -- replicas
+
+
+@mutant(0, approach="replicas", kinds=("cut",))
+def goes_over_to_what_is_newest(patch: pytest.MonkeyPatch) -> None:
+    """A reader that goes to a better copy takes the stream up where that copy is, and not where it was itself."""
+    edited(patch, Follower, "go_to", "self.look_again()", 'self.begin("newest")\n    self.look_again()')
+
+
+@mutant(9, approach="replicas", kinds=("cut", "kill"))
+def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
+    """Copies that both answer merge their streams as they arrive, each in its own order."""
+    patch.setattr(Protection, "bucket_us", property(lambda self: None))
