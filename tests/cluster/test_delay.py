@@ -86,10 +86,14 @@ def test_a_node_that_is_cut_off_answers_tentatively_and_dies_before_it_can_corre
     out, only = city.root / "merged.jsonl", city.root / "merged-stable.jsonl"
     tail = city.start("tail", "merged/shown", "--from", "oldest", "--json", out=out)
     quiet = city.start("tail", "merged/shown", "--from", "oldest", "--json", "--stable-only", out=only)
+    shown, guesses = city.root / "shown.jsonl", city.root / "guesses.jsonl"
+    places = ["--to", str(shown), "--tentative-to", str(guesses)]
+    files = city.start("tail", "merged/shown", "--from", "oldest", *places, out=city.root / "files.log")
     with fed(city, "merged") as rows:
         wait_for(lambda: len(json_lines(out)) > 3, "some results")
         assert "'borealis heal' ends it" in city.run("cut", "merged/b", "node1")
         wait_for(lambda: tentative(out) > 5, "tentative rows")
+        wait_for(lambda: json_lines(guesses), "tentative rows in a file")
         units = {one["unit"]: one for one in city.status()["units"] if one["diagram"] == "merged"}
         assert units["u1"]["fork"]["missing"] == ["b"]
         assert "is tentative for" in city.run("status")
@@ -109,5 +113,8 @@ def test_a_node_that_is_cut_off_answers_tentatively_and_dies_before_it_can_corre
     assert stable(json_lines(out)) == right
     assert stable(json_lines(only)) == right
     assert tentative(only) == 0
+    assert files.wait(120) == 0
+    assert stable(json_lines(shown)) == right
+    assert guesses.read_text() == "", "nothing is tentative in the end"
     city.undeploy("merged")
     city.bring_back("node1")

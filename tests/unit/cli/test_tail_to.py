@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,12 @@ def numbers(path: str) -> list[int]:
     return [json.loads(line)["n"] for line in lines]
 
 
+def acked(queue: OutputQueue, upto: int) -> bool:
+    """Whether a folder and a Parquet file have so many rows."""
+    acks = queue.acks()
+    return all(name in acks and acks[name][1] == upto for name in ("file.out", "file.out.parquet"))
+
+
 @contextmanager
 def tailing(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command, killed in the end if it has not ended by itself."""
@@ -80,16 +87,22 @@ def test_a_stream_is_in_a_text_file_once_whoever_is_killed(
     assert queue.acks()[f"file.{name}"][1] == 1010
 
 
+def test_a_stream_without_a_pause_is_written_nevertheless(place: Place) -> None:
+    with tailing("out.jsonl"):
+
+        def another() -> bool:
+            add(place.queues[STREAM], 1)
+            return len(numbers("out.jsonl")) > 0
+
+        eventually(another)
+
+
 def test_a_folder_and_a_parquet_file_have_each_row_once(place: Place) -> None:
     queue = place.queues[STREAM]
     for upto in (700, 1000):
         with tailing("out/"), tailing("out.parquet"):
             add(queue, upto - queue.next_id)
-            eventually(
-                lambda upto=upto: (
-                    [queue.acks().get(f"file.out{end}", (0, 0))[1] for end in ("", ".parquet")] == [upto] * 2
-                )
-            )  # type: ignore[misc]
+            eventually(lambda upto=upto: acked(queue, upto))  # type: ignore[misc]
     finish(queue)
     for name in ("out/", "out.parquet"):
         assert run_app([*TAIL, name]) == 0
@@ -148,6 +161,18 @@ def test_a_file_of_tentative_rows_has_the_columns_of_the_stable_ones(place: Plac
         assert Path("out.csv").read_text().splitlines() == [head, "0,0,+I,true,0,w0"]
         queue.drop_fork()
         eventually(lambda: Path("guesses.csv").read_text() == head + "\n")
+
+
+def test_a_parquet_file_and_a_folder_are_whole_when_the_command_is_stopped(place: Place) -> None:
+    queue = place.queues[STREAM]
+    add(queue, 5)
+    with tailing("out/") as one, tailing("out.parquet") as two:
+        eventually(lambda: acked(queue, 5))
+        for process in (one, two):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(15) == 130
+    for name in ("out/", "out.parquet"):
+        assert pq.read_table(name)["n"].to_pylist() == list(range(5))
 
 
 @pytest.mark.parametrize(
