@@ -16,6 +16,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 VERSION = "4.1.0"
 SCALA = "2.13"
@@ -263,6 +264,10 @@ class Broker:
 
     def get(self, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
         """All committed records as (partition, offset, key, value), partition by partition."""
+        return [(one.partition(), one.offset(), one.key(), one.value()) for one in self.messages(topic)]
+
+    def messages(self, topic: str) -> list[Any]:
+        """The same as the library has them."""
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
         reader = Consumer(
@@ -277,7 +282,7 @@ class Broker:
         try:
             partitions = list(reader.list_topics(topic, timeout=10).topics[topic].partitions)
             reader.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
-            found: list[tuple[int, int, bytes | None, bytes | None]] = []
+            found: list[Any] = []
             open_ = set(partitions)
             until = time.monotonic() + 30
             while open_:
@@ -286,8 +291,8 @@ class Broker:
                     if message.error() is not None:
                         open_.discard(message.partition())
                     else:
-                        found.append((message.partition(), message.offset(), message.key(), message.value()))
-            return sorted(found, key=lambda one: one[:2])
+                        found.append(message)
+            return sorted(found, key=lambda one: (one.partition(), one.offset()))
         finally:
             reader.close()
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from borealis import Diagram, kafka, run, window
 from borealis.connectors.kafka import to_topic as sinks
-from borealis.connectors.kafka.writer import Position, TopicWriter
+from borealis.connectors.kafka.writer import TopicWriter
+from borealis.connectors.placed import Position
 from borealis.trains.intake import Admission
 from programs import kill_session
 

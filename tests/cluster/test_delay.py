@@ -86,6 +86,9 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
     out, only = city.root / "merged.jsonl", city.root / "merged-stable.jsonl"
     tail = city.start("tail", "merged/shown", "--from", "oldest", "--json", out=out)
     quiet = city.start("tail", "merged/shown", "--from", "oldest", "--json", "--stable-only", out=only)
+    shown, guesses = city.root / "shown.jsonl", city.root / "guesses.jsonl"
+    places = ["--to", str(shown), "--tentative-to", str(guesses)]
+    files = city.start("tail", "merged/shown", "--from", "oldest", *places, out=city.root / "files.log")
     with fed(city, "merged") as rows:
         wait_for(lambda: len(json_lines(out)) > 3, "some results")
         assert "'borealis heal' ends it" in city.run("cut", "merged/b", "node1")
@@ -96,6 +99,7 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
         assert "node1: failure" in city.run("status")
         city.run("cut", "merged/b", "node2")
         wait_for(lambda: tentative(out) > 5, "tentative rows")
+        wait_for(lambda: json_lines(guesses), "tentative rows in a file")
         units = {one["unit"]: one for one in city.status()["units"] if one["diagram"] == "merged"}
         assert units["u1"]["fork"]["missing"] == ["b"]
         assert "is tentative for" in city.run("status")
@@ -118,5 +122,8 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
     assert stable(json_lines(out)) == right
     assert stable(json_lines(only)) == right
     assert tentative(only) == 0
+    assert files.wait(120) == 0
+    assert stable(json_lines(shown)) == right
+    assert guesses.read_text() == "", "nothing is tentative in the end"
     city.undeploy("merged")
     city.bring_back("node1")

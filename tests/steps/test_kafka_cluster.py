@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
@@ -23,6 +24,7 @@ from borealis.entry.point import Entry
 from borealis.entry.point import StreamConfig as Stream
 from borealis.kernels.time_of import TimeOf, noted
 from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import NOTHING, Section
 from borealis.tuples import FIRST_TIME, KIND
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -200,6 +202,69 @@ def test_a_stream_is_forwarded_once_whoever_is_killed(
     assert err == ""
     heads = [json.loads(value or b"") for *_, value in broker.get(other)]
     assert [(head["_id"], head["_kind"]) for head in heads] == [(0, "+I"), (1, "+I"), (2, "+I")]
+
+
+def test_tentative_rows_go_to_a_topic_of_their_own_and_every_partition_hears_the_undo(
+    broker: Broker, place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stable, guesses = broker.topic(f"t-{uuid4().hex[:8]}"), broker.topic(f"g-{uuid4().hex[:8]}", 2)
+    to, beside = (f"kafka://{broker.address}/{topic}?key=n" for topic in (stable, guesses))
+    forward = ["tail", "packets", "--to", to, "--tentative-to", beside, "--headers"]
+    queue = place.queues[STREAM]
+
+    def give(first: int, stop: int, fork: str = "") -> None:
+        at = np.arange(first, stop)
+        rows = pa.record_batch([pa.array(at, SCHEMA.field("ts").type), at], schema=SCHEMA)
+        (queue.append_tentative if fork else queue.append)(Section(first, rows, at, NOTHING, NOTHING, fork=fork))
+
+    def certain() -> list[int]:
+        return [json.loads(value or b"")["_id"] for *_, value in broker.get(stable)]
+
+    def standing() -> list[list[int]]:
+        """What each partition's consumer still takes for tentative."""
+        found: list[list[int]] = [[], []]
+        for one in broker.messages(guesses):
+            headers = dict(one.headers())
+            if "undo" in headers:
+                assert (one.key(), one.value(), headers["undo"]) == (None, None, b"true")
+                found[one.partition()] = []
+                continue
+            row = json.loads(one.value())
+            assert (headers["tentative"], row["_stable"], one.key()) == (b"true", False, str(row["n"]).encode())
+            assert headers["fork"] == (b"f" if row["n"] < 30 else b"g")
+            found[one.partition()].append(row["n"])
+        return found
+
+    give(0, 5)
+    forwarding = command(*forward)
+    eventually(lambda: len(certain()) == 5)
+    queue.fork("f")
+    give(5, 25, "f")
+    eventually(lambda: sum(map(len, standing())) == 20)
+    assert all(standing()), "both partitions have some"
+    assert len(certain()) == 5
+    give(5, 30)
+    queue.drop_fork()
+    eventually(lambda: len(certain()) == 30)
+    assert standing() == [[], []], "the undo is there before the right rows are"
+    undos = [one for one in broker.messages(guesses) if dict(one.headers()).get("next_id") == b"5"]
+    assert {one.partition() for one in undos} == {0, 1}
+    queue.fork("g")
+    give(30, 40, "g")
+    eventually(lambda: sum(map(len, standing())) == 10)
+    kill(forwarding)
+    queue.drop_fork()
+    give(30, 33)
+    finish(queue)
+    capfd.readouterr()
+    assert run_app([*forward, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["rows"] == 3
+    assert standing() == [[], []], "what a life that was killed left is void, too"
+    assert certain() == list(range(33))
+    assert run_app([*forward[:5], f"{beside}&table=true"]) == 2
+    assert "cannot be a table of tentative rows" in capfd.readouterr().err
+    assert run_app([*forward[:5], f"kafka://{broker.address}/nothing"]) == 2
+    assert "tentative topic nothing: there is no topic 'nothing'" in capfd.readouterr().err
 
 
 def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(

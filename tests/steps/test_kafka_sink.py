@@ -17,7 +17,8 @@ from benchmarks.kafka_broker import Broker
 from borealis import kafka
 from borealis.connectors.kafka.brokers import Brokers
 from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
-from borealis.connectors.kafka.writer import Position, TopicWriter
+from borealis.connectors.kafka.writer import TopicWriter
+from borealis.connectors.placed import Position
 from borealis.errors import BorealisError, InputError, OutputError
 from kafka_login import login
 

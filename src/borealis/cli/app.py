@@ -31,7 +31,7 @@ WITH_A_CLUSTER = {
     "deploy": "Run a diagram on the cluster.",
     "undeploy": "Stop a diagram; its state and streams are gone then.",
     "send": "Send the rows of a file to an input, or follow a topic of Kafka or a directory for ever.",
-    "tail": "Show a stream's rows as they come, or put them into a topic.",
+    "tail": "Show a stream's rows as they come, or put them into a topic or files.",
     "ls": "List the streams: their columns, where they are served, and how many tuples they had.",
     "describe": "Show one stream: its columns, who serves it, what is held, and how far each named reader is.",
     "forget": "Keep nothing for a named reader any more: one that never comes back stops the stream when its queue is "

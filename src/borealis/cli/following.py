@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from borealis.cli.cells import print_json, to_stdout
 from borealis.cli.changes import ChangedRows
-from borealis.tuples import STABLE
+from borealis.wire.view import tentative_rows
 
 DIM, STRUCK = "\x1b[2m", "\x1b[2;9m"
 TENTATIVE = "(tentative)"  # for those who see no colours
@@ -27,10 +27,8 @@ class FollowedRows:
         if not stable:
             self._count += len(rows)
             self._void = [*self._void, rows][-SHOWN_AGAIN:]
-        if self._json and not stable and STABLE not in rows.schema.names:
-            rows = rows.append_column(STABLE, pa.array([False] * len(rows)))
         if self._json:
-            print_json(rows)
+            print_json(rows if stable else tentative_rows(rows))
             return
         self._text.style = DIM if self._coloured and not stable else ""
         self._text.note = "" if self._coloured or stable else TENTATIVE

@@ -11,7 +11,7 @@ from typer import Option
 from borealis.cli.ending import STOP
 from borealis.cli.options import ClusterOptions, JsonRows, StreamName
 from borealis.cli.screen import console, plural
-from borealis.errors import BorealisError, StreamError
+from borealis.errors import BorealisError, OutputError, StreamError
 
 if TYPE_CHECKING:
     from borealis.client.client import Client
@@ -51,7 +51,18 @@ def tail(
     cluster: ClusterOptions,
     json: JsonRows = False,
     to: Annotated[
-        str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
+        str | None,
+        Option(
+            metavar="PLACE",
+            help="Stable rows into a topic or file instead, each once: kafka://host:port/topic, rows.jsonl, folder/.",
+        ),
+    ] = None,
+    tentative_to: Annotated[
+        str | None,
+        Option(
+            metavar="PLACE",
+            help="With --to: tentative rows, too, into a topic or a text file of their own. An undo empties the file.",
+        ),
     ] = None,
 ) -> None:
     from borealis.client.subscriber import parse_start
@@ -63,8 +74,12 @@ def tail(
     if to is not None:
         from borealis.cli.forward import forward
 
-        forward(stream, to, start, options, cluster, json)
+        forward(stream, to, start, options, cluster, json, tentative_to)
         return
+    if tentative_to is not None:
+        raise OutputError(
+            "--tentative-to says where rows go that are not stable", hint="say with --to where stable ones go"
+        )
     from borealis.cli.following import FollowedRows
     from borealis.connectors.files.text import JsonLines
 

@@ -163,6 +163,7 @@ class Subscription:
         self.reconnects = 0
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self.stable = True  # whether what was taken last is
+        self.fork = ""  # by whose name it is tentative, if it is
         self.undone = 0  # how often what was tentative became void: all of it that was handed out before
         self._locator = locator
         self._buffer = Buffer(self.options.buffer_bytes, machine)
@@ -319,7 +320,7 @@ class Subscription:
             if came.life != self._life:
                 self._life, self._acked, self._had = came.life, -1, section.first
             self._current, self._spots[section.stable] = section, section.first
-            self.ended, self.stable = section.ended, section.stable
+            self.ended, self.stable, self.fork = section.ended, section.stable, section.fork
             self.undone += section.undo
             if boundaries:
                 return section

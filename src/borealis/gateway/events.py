@@ -1,6 +1,7 @@
 """A stream as server-sent events: `id` is the tuple's, `data` its row as JSON.
 
 The stream is read as any client reads it, and never far ahead: a slow client slows its own reading, and nothing else.
+Tentative rows, for who wants them, have no `id`: a client that comes back goes on behind the last stable one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from borealis.threads import Threads
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.problems import problem_of
-from borealis.wire.view import View
+from borealis.wire.view import View, tentative_rows
 
 if TYPE_CHECKING:
     from borealis.client.aio import AsyncSubscription
@@ -61,15 +62,19 @@ def rendered(under: Subscription, section: Section, limit: int | None) -> Iterat
     ids = under.view.ids(section)[:limit]
     for at in range(0, len(ids), ROWS_AT_ONCE):
         some = ids[at : at + ROWS_AT_ONCE]
-        lines = JsonLines().lines(under.with_headers(section.since(some[0]).until(some[-1] + 1))).to_pylist()
-        yield "".join(f"id: {number}\ndata: {line}\n" for number, line in zip(some, lines, strict=True)).encode()
+        rows = under.with_headers(section.since(some[0]).until(some[-1] + 1))
+        lines = JsonLines().lines(rows if section.stable else tentative_rows(rows)).to_pylist()
+        heads = [f"id: {number}\n" if section.stable else "" for number in some]
+        yield "".join(f"{head}data: {line}\n" for head, line in zip(heads, lines, strict=True)).encode()
 
 
-def listening(cluster: Cluster, stream: str, start: Start, view: View) -> AsyncSubscription:
+def listening(cluster: Cluster, stream: str, start: Start, view: View, tentative: bool = False) -> AsyncSubscription:
     """A client's subscription, whatever happens in between. Opening it raises where there is nothing to listen to."""
     from borealis.client.aio import AsyncSubscription  # here, so that the coordinator starts without publishers
 
-    options = ReadOptions(start, **vars(view), timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
+    options = ReadOptions(
+        start, **vars(view), tentative=tentative, timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES
+    )
     return AsyncSubscription(THREADS, lambda: Subscription(CatalogRoute(cluster), stream, options))
 
 
@@ -98,7 +103,7 @@ async def _stop_at(ending: asyncio.Event, under: Subscription, threads: Threads)
 
 
 async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | None) -> AsyncIterator[bytes]:
-    lost, now = 0, asyncio.get_running_loop().time
+    lost, tentative, now = 0, 0, asyncio.get_running_loop().time
     wrote = now()
     while True:
         try:
@@ -109,13 +114,18 @@ async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | 
                 if (more := under.lost - lost) > 0:
                     yield b'event: lost\ndata: {"tuples": %d}\n\n' % more
                     lost += more
+                if section.undo and tentative:
+                    yield b'event: undo\ndata: {"_undo": %d}\n\n' % tentative
+                    tentative = 0
                 pieces = rendered(under, section, left)
                 while (piece := await in_thread(partial(next, pieces, None))) is not None:
                     yield piece
                     wrote = now()
                 ids = under.view.ids(section)
+                tentative += 0 if section.stable else len(ids)
                 if left is not None and len(ids) >= left:
-                    yield b'event: limit\ndata: {"next_id": %d}\n\n' % (ids[left - 1] + 1)
+                    next_id = ids[left - 1] + 1 if section.stable else under.position
+                    yield b'event: limit\ndata: {"next_id": %d}\n\n' % next_id
                     return
                 left = None if left is None else left - len(ids)
                 if section.ended:

@@ -33,6 +33,7 @@ NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
 LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
 INSERTIONS_ONLY = "plain rows without _kind: what was corrected later stays as it was first given"
+TENTATIVE = "also what was computed without a stream that is missing, until `event: undo`"
 DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
@@ -102,19 +103,23 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         limit: Annotated[int | None, Query(ge=1, description="end after so many rows")] = None,
         headers: Annotated[bool, Query(description="with _id, _time, _kind and _stable")] = False,
         insertions_only: Annotated[bool, Query(description=INSERTIONS_ONLY)] = False,
+        tentative: Annotated[bool, Query(description=TENTATIVE)] = False,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Listen to a stream: server-sent events with the tuple's id and its row as JSON, until it ends.
 
         Rows of a stream that carries revisions begin with `_kind`: `+I` came, `-D` went; `-U` went, and the `+U` right
         behind it came in its place.
+
+        With `tentative` there are rows with `"_stable": false` and without an id, too, computed while a stream was
+        missing. `event: undo` says that all of them are void, `{"_undo": n}` how many; the right ones follow.
         """
         if listeners.locked():
             hint = "listen by Arrow Flight instead: /v1/locate tells where"
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = listening(cluster, location.stream, begin, View(headers, insertions_only))
+        listener = listening(cluster, location.stream, begin, View(headers, insertions_only), tentative)
         await listener.open()
         return StreamingResponse(
             events(listener, limit, ending, listeners, cluster.threads),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.streams.section import NOTHING, Section, empty_rows
-from borealis.tuples import KIND, Kind, kinds_apart, with_kinds
+from borealis.tuples import KIND, STABLE, Kind, kinds_apart, with_kinds
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,10 @@ class View:
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The columns that a reader sees of a stream that has these."""
         return self.rows(Section(0, empty_rows(schema), NOTHING, NOTHING, NOTHING)).schema
+
+
+def tentative_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that say of themselves that they are tentative, with header or without."""
+    if STABLE in rows.schema.names:
+        return rows
+    return rows.append_column(STABLE, pa.array([False] * len(rows)))

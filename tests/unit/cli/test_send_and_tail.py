@@ -7,14 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
+from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, add, eventually, finish
 
 from borealis.cli.changes import GREEN, PLAIN, RED, ChangedRows
 from borealis.cli.ending import run_app
@@ -26,21 +24,7 @@ from borealis.tuples import KIND
 WIDE, SLOW_ROWS = 100_000, 400  # together more than any buffer between a queue and its reader
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A node with one stream, and the coordinator that knows it."""
-    town, made = Town(), Place()
-    queue = made.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
-    made.entries[STREAM] = Counter(queue)
-    town.places[STREAM] = (made, True)
-    monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{town.port}")
-    monkeypatch.delenv("BOREALIS_TOKEN", raising=False)
-    monkeypatch.chdir(tmp_path)
-    yield made
-    made.close()
-    with suppress(OSError):
-        town.stop()
+pytestmark = pytest.mark.usefixtures("place")
 
 
 def a_file(count: int) -> str:

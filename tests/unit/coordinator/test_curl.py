@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pyarrow as pa
 import pytest
 from served import Served, rows
@@ -21,6 +22,7 @@ from borealis.gateway import stream_api as curl
 from borealis.gateway.events import HEARTBEAT_S
 from borealis.gateway.ndjson import rows_of
 from borealis.streams.queue import OutputQueue
+from borealis.streams.section import NOTHING, Section
 from borealis.tuples import KIND, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.calls import cut_connections
@@ -345,7 +347,7 @@ def test_a_listener_hears_as_many_rows_as_it_wants(served: Served) -> None:
 def test_parameters_that_no_route_knows_are_refused(served: Served) -> None:
     problem = refused(served.http.get("/v1/streams/per_source?limt=2"), 400, "WireError")
     assert problem.message == "GET /v1/streams/per_source takes no parameter 'limt'"
-    assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers, insertions_only"
+    assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers, insertions_only, tentative"
     problem = refused(served.http.post("/v1/streams/packets?start=1", content=rows(1)), 400, "WireError")
     assert problem.hint == "known: heartbeat, end"
     assert refused(served.http.get("/v1/status?watch=1"), 400, "WireError").hint == "it takes none"
@@ -385,6 +387,50 @@ def test_rows_that_were_corrected_come_with_kinds_or_not_at_all(served: Served) 
         first, second, last = [e for e in ear.events() if "retry" not in e]
     assert (first["id"], second["id"], last["data"]) == ("3", "5", '{"next_id": 6}')
     assert json.loads(second["data"]) == {"ts": "1970-01-01T00:00:00.000000Z", "src": "a", "bytes": 0}
+
+
+def guess(queue: OutputQueue, count: int) -> None:
+    """Rows of a fork, which begins where the stable ones end."""
+    assert queue.tail is not None
+    first, numbers = queue.tail.held.next, np.arange(count)
+    queue.append_tentative(Section(first, packets(count), numbers, NOTHING, NOTHING, fork=queue.tail.fork))
+
+
+def test_who_wants_tentative_rows_hears_them_and_that_they_are_void(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    give(queue, packets(2))
+    with Ear(served, "per_source", "?start=oldest") as calm, Ear(served, "agg", "?start=1&tentative=1") as ear:
+        heard, calmly = (one.events() for one in (ear, calm))
+        assert next(heard) == {"retry": "1000"}
+        assert next(heard)["id"] == "1"
+        queue.fork("f")
+        guess(queue, 1500)
+        guesses = list(itertools.islice(heard, 1500))
+        assert {tuple(one) for one in guesses} == {("data",)}, (
+            "who comes back with the last id goes on behind stable rows"
+        )
+        rows = [json.loads(one["data"]) for one in guesses]
+        assert [(row["bytes"], row["_stable"]) for row in rows] == [(n, False) for n in range(1500)]
+        give(queue, packets(3), bound=LAST_TIME)
+        queue.drop_fork()
+        assert next(heard) == {"event": "undo", "data": '{"_undo": 1500}'}
+        right = list(heard)
+        assert [one.get("id") for one in right] == ["2", "3", "4", None]
+        assert "_stable" not in right[0]["data"]
+        assert right[-1]["event"] == "end"
+        assert [one.get("id") for one in calmly] == [None, "0", "1", "2", "3", "4", None]
+
+
+def test_a_limit_counts_tentative_rows_and_names_a_stable_id(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    give(queue, packets(2))
+    queue.fork("f")
+    guess(queue, 5)
+    with Ear(served, "agg", "?start=oldest&tentative=1&limit=4&headers=1") as ear:
+        *heard, last = [e for e in ear.events() if "retry" not in e]
+    rows = [json.loads(one["data"]) for one in heard]
+    assert [(row["_id"], row["_stable"]) for row in rows] == [(0, True), (1, True), (2, False), (3, False)]
+    assert last == {"event": "limit", "data": '{"next_id": 2}'}
 
 
 def test_the_end_of_a_stream_is_told(served: Served) -> None:

@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from borealis.connectors.addresses import TopicAddress, flag
 from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
-from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
+from borealis.connectors.kafka.writer import Rendering, TopicWriter
+from borealis.connectors.placed import Position
 from borealis.disk import START_OVER, disk, one_line, write_whole
 from borealis.errors import BorealisError, OutputError
 from borealis.machine import HERE

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 from borealis.clock import WALL
 from borealis.connectors.files.text import CsvLines, JsonLines, TextFormat, plain, render
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
+from borealis.connectors.placed import Position
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
 from borealis.kernels.kinds import adds, kinds_of, row_numbers
@@ -24,14 +24,6 @@ from borealis.tuples import HEADER, KIND, Int8s, halves
 REFUSALS_MOST = 5  # of a transaction, by brokers that are there
 ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte by default
 QUEUED_MOST = 1_000_000  # messages in the library's own queue
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a writer stands, as the broker has it: how far, and a word of the writer's own."""
-
-    upto: int
-    note: str = ""
 
 
 class Rendering:
