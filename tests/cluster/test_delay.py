@@ -97,16 +97,16 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
         cut = time.time()
         wait_for(lambda: any(at.timestamp() > cut for at, _, _ in stable(json_lines(out))), "rows of the other copy")
         assert "node1: failure" in city.run("status")
+        before = tentative(out)  # a machine that is slow may give some before its readers have gone over
         city.run("cut", "merged/b", "node2")
-        wait_for(lambda: tentative(out) > 5, "tentative rows")
+        wait_for(lambda: tentative(out) > before + 5, "tentative rows")
         wait_for(lambda: json_lines(guesses), "tentative rows in a file")
         units = {one["unit"]: one for one in city.status()["units"] if one["diagram"] == "merged"}
         assert units["u1"]["fork"]["missing"] == ["b"]
         assert "is tentative for" in city.run("status")
         assert "reads merged/b again" in city.run("heal", "merged/b", "node1")
         city.run("heal", "merged/b", "node2")
-        undone = wait_for(lambda: [one["_undo"] for one in json_lines(out) if "_undo" in one], "the correction")
-        assert undone[0] > 5
+        wait_for(lambda: any(one.get("_undo", 0) > 5 for one in json_lines(out)), "the correction")
         before = tentative(out)
         for node in ("node1", "node2"):
             city.run("cut", "merged/b", node)
