@@ -102,7 +102,7 @@ class ForkedInput:
     def read(self) -> None:
         """All that may be read now, in the trunk and in the fork; which is over when it is corrected."""
         while True:
-            if not self.busy and (merged := self.order.next()).pieces:
+            if not self.busy and not self.forking.waits() and (merged := self.order.next()).pieces:
                 self.stable += self._taken(self.trunk, merged)
                 if self.fork is not None and self.fork.is_corrected_by(self.trunk):
                     self.forking.end()

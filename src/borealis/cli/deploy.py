@@ -65,6 +65,9 @@ class DeployFlags:
         str | None,
         Option(metavar="process|delay|suspend", help="The same, or not at all, while the right answers are made."),
     ] = None
+    reconcile: Annotated[
+        str | None, Option(metavar="local|partner", help="Where: beside the fork, or in one replica after the other.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

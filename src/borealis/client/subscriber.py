@@ -48,6 +48,7 @@ class Came(NamedTuple):
 
     section: Section
     life: int
+    connection: int  # how many there were before the one it came by
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class Subscription:
         self.lost = 0  # tuples that never came, as far as that is known
         self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
         self.reconnects = 0
+        self.connection = 0  # that by which what was taken last came; with another it may come from another copy
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self.stable = True  # whether what was taken last is
         self.fork = ""  # by whose name it is tentative, if it is
@@ -321,6 +323,7 @@ class Subscription:
                 self._life, self._acked, self._had = came.life, -1, section.first
             self._current, self._spots[section.stable] = section, section.first
             self.ended, self.stable, self.fork = section.ended, section.stable, section.fork
+            self.connection = came.connection
             self.undone += section.undo
             if boundaries:
                 return section
@@ -368,7 +371,7 @@ class Subscription:
         try:
             for section in self._follower:
                 self.lost, self.jumps = self._before[0] + self._feed.lost, self._before[1] + self._feed.jumps
-                if not self._buffer.put(Came(section, self.gaps)):
+                if not self._buffer.put(Came(section, self.gaps, self.reconnects)):
                     break
         except BaseException as failure:
             error = failure

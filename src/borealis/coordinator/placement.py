@@ -110,7 +110,7 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
     nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
     if {one.ha for one in promised.values()} == {"amnesia"}:
         return nearest
-    return nearest.model_copy(update={"ha": "passive", "guarantee": "precise"})
+    return nearest.model_copy(update={"ha": "passive", "guarantee": "precise", "reconcile": "local"})
 
 
 def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:

@@ -50,6 +50,7 @@ class Deployment(BaseModel):
     delay_of: str | None = Field(default=None, description="of each unit, or of a whole path: unit or path")
     during_failure: str | None = Field(default=None, description="process or delay what comes meanwhile")
     during_stabilization: str | None = Field(default=None, description="process, delay or suspend, until corrected")
+    reconcile: str | None = Field(default=None, description="local, or with ha: replicas also partner")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

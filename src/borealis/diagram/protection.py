@@ -32,12 +32,14 @@ Merge = Literal["arrival", "time"]
 DuringFailure = Literal["process", "delay"]
 DuringStabilization = Literal["process", "delay", "suspend"]
 DelayOf = Literal["unit", "path"]
+Reconcile = Literal["local", "partner"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
+OF_A_BOUND = ("delay", "delay_of", "during_failure", "during_stabilization", "reconcile")
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
@@ -59,6 +61,7 @@ class ProtectOptions(TypedDict, total=False):
     delay_of: DelayOf | None
     during_failure: DuringFailure | None
     during_stabilization: DuringStabilization | None
+    reconcile: Reconcile | None
 
 
 class Protection(Frozen):
@@ -80,6 +83,7 @@ class Protection(Frozen):
     delay_of: DelayOf = "unit"  # each has this bound; or all on a path from inputs to outputs together
     during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
     during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
+    reconcile: Reconcile = "local"  # beside the fork; or one replica after the other, while the other answers
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -120,6 +124,8 @@ class Protection(Frozen):
             raise DiagramError(
                 "'replicas' read by time", hint="leave 'merge' out: copies that answer must give the same"
             )
+        if self.reconcile == "partner" and (self.ha != "replicas" or self.delay is None):
+            raise DiagramError("'reconcile: partner' needs a partner", hint="say ha: replicas, and a delay")
         if self.bucket is not None and self.merge != "time":
             raise DiagramError(f"a bucket makes no sense with 'merge: {self.merge}'", hint="say merge: time as well")
         if self.delay is not None and self.merge != "time":
@@ -223,8 +229,10 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
         before |= dict.fromkeys(("guarantee", "interval"))
     if given.get("ha") == "replicas" and found.merge == "arrival":
         before |= {"merge": None}
+    if given.get("ha", found.ha) != "replicas":
+        before |= {"reconcile": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":
-        before |= dict.fromkeys(("merge", "bucket", "delay", "delay_of", "during_failure", "during_stabilization"))
+        before |= dict.fromkeys(("merge", "bucket", *OF_A_BOUND))
     return _if_any(Protection(**(before | given)))
 
 

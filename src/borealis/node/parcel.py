@@ -13,8 +13,9 @@ from borealis.errors import WireError
 from borealis.ha.primary import Want
 from borealis.state import frame
 from borealis.state.log import Key
+from borealis.streams.status import StreamState
 
-MARK = b"BGP3"
+MARK = b"BGP4"
 Acks = Mapping[str, Mapping[str, tuple[int, int]]]  # of each output, by reader: received, no longer needed
 
 
@@ -38,6 +39,7 @@ class Parcel:
     epochs: Mapping[str, str | None] = field(default_factory=dict)  # of the inputs, as the primary reads them
     state: Mapping[Key, bytes] = field(default_factory=dict)  # whole tables, or merged deltas
     queues: Mapping[str, bytes] = field(default_factory=dict)  # snapshots, whole or since the last parcel
+    condition: StreamState = "stable"  # of what the primary gives
 
     def encode(self) -> bytes:
         """For the wire; put together once."""

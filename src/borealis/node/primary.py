@@ -16,6 +16,7 @@ from borealis.node.parcel import Parcel
 from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
+from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Protect, Takeover
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from borealis.node.running import RunningEntry, RunningUnit
 
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
+HEARD_S = 1.0  # what the backup said is news for so long
 MANY = 50  # parcels in a row that did not arrive, before that is logged again
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
@@ -82,6 +84,8 @@ class PrimaryGuard:
         self._messages = self._bytes = self._failures = 0
         self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
         self._covered_at = self._ran_at = self._clock.now()  # the backup has everything up to then
+        self._waited_at = -HEARD_S  # its backup answered tentatively, and waited for this copy to be corrected
+        unit.correct_with(self)
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
         for feed in unit.feeds.values():
@@ -301,6 +305,7 @@ class PrimaryGuard:
             if answer.verdict in ("take", "known"):
                 fresh = not self.policy.known
                 self.unit.refuse(None)
+                self._waited_at = self._clock.now() if answer.waits else -HEARD_S
                 for name, readers in answer.acks.items():
                     self.unit.queues[name].raise_acks(readers, known_only=True)
                 self._do(self.policy.acknowledged(want.number))
@@ -328,7 +333,7 @@ class PrimaryGuard:
         unit, queues = self.unit, self.unit.queues
         acks = {name: queue.acks() for name, queue in queues.items()}
         epochs = {name: feed.epoch for name, feed in unit.feeds.items() if feed.seen}
-        base = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs)
+        base, how = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs), unit.condition()
         state: Callable[[], Mapping[Key, bytes]] = dict
         snapshots: dict[str, QueueSnapshot] = {}
         if want.kind == "whole" and self.policy.needs_state:
@@ -337,7 +342,16 @@ class PrimaryGuard:
         elif want.kind == "delta":
             snapshots = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
             state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
-        return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()})
+        return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()}, how)
+
+    # -- as the partner that is corrected first
+
+    def first(self) -> StreamState | None:
+        return None
+
+    def waits(self) -> bool:
+        """Whether its backup does."""
+        return self._clock.now() - self._waited_at < HEARD_S
 
     # -- how it stands
 

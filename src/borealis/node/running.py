@@ -26,6 +26,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
+from borealis.trains.forking import Partner
 from borealis.trains.sections import beyond
 from borealis.trains.unit import UnitRun
 from borealis.wire.messages import Forked, Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
@@ -98,6 +99,17 @@ class Running:
             return "starting"
         return "running" if self.frozen_since is None else "frozen"
 
+    def condition(self) -> StreamState:
+        """What readers of its streams may expect: what is right, or something is missing, or is being corrected."""
+        return "stable"
+
+    def correct_with(self, partner: Partner | None) -> None:
+        """Correct what was tentative by turns with the other copy; with none, at once."""
+
+    def waits_for_partner(self) -> bool:
+        """Whether the other copy is corrected first, and this one answers tentatively."""
+        return False
+
     def refuse(self, error: BorealisError | None) -> None:
         """Its backup takes nothing, for this reason, or does again."""
 
@@ -130,11 +142,18 @@ class RunningUnit(Running):
         for queue in self.queues.values():
             queue.condition = self.condition
 
+    def correct_with(self, partner: Partner | None) -> None:
+        by_turns = self.protection is not None and self.protection.reconcile == "partner"
+        self.run.manager.correct_with(partner if by_turns else None)
+
+    def waits_for_partner(self) -> bool:
+        return self.run.manager.waits_for_partner()
+
     def condition(self) -> StreamState:
-        """What readers of its streams may expect: what is right, or something is missing, or is being corrected."""
         fork = self.run.manager.fork
         if fork is not None:
-            return "stabilization" if fork.order.stabilizing else "failure"
+            how: StreamState = "suspended" if fork.order.suspended else "stabilization"
+            return how if fork.order.stabilizing else "failure"
         is_cut_off = any(feed.waiting_for for feed in self.feeds.values())
         return "failure" if is_cut_off or self.run.manager.held_s() >= self.timings.held_s else "stable"
 

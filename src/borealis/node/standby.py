@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from borealis.diagram.protection import PARALLEL
 from borealis.entry.admission import Cursor
@@ -18,6 +18,7 @@ from borealis.node.parcel import Acks, Parcel
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
+from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
@@ -25,6 +26,8 @@ from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, Parce
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
+
+HEARD_S = 1.0  # a message of the other copy is news for so long
 
 log = logging.getLogger("borealis.node")
 
@@ -43,6 +46,8 @@ class Standby:
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = self._clock.now(), 0, 0, 0
         self._since = self._clock.time()
+        self._primary: StreamState | None = None  # how that is
+        unit.correct_with(self)
         for feed in unit.feeds.values():
             feed.deferred = guard.approach not in PARALLEL
 
@@ -91,16 +96,27 @@ class Standby:
                     log.warning("a %s for %s cannot be used: %s", want.kind, self.unit.title, error)
                     verdict, why = ("failed", str(error)) if want.kind == "whole" else ("whole", "")
             self._loading = False
-            self._heard = self._clock.now()
+            self._heard, self._primary = self._clock.now(), parcel.condition
             self._messages, self._bytes = self._messages + 1, self._bytes + size
             acks, incarnation = self._read_here(), self.backup.incarnation
-            return GuardAnswer(verdict=verdict, why=why, acks=acks, number=want.number, incarnation=incarnation)
+            waits, number = self.unit.waits_for_partner(), want.number
+            how: dict[str, Any] = {"acks": acks, "waits": waits, "number": number, "incarnation": incarnation}
+            return GuardAnswer(verdict=verdict, why=why, **how)
 
     def _read_here(self) -> dict[str, dict[str, tuple[int, int]]]:
         """How far readers of this copy are, where it has any: the primary keeps what they need, too."""
         if self.guard.approach != "replicas" or not self.unit.started:
             return {}
         return {name: queue.acks() for name, queue in self.unit.queues.items()}
+
+    # -- as the partner that is corrected second
+
+    def first(self) -> StreamState | None:
+        """How the primary is, if it was heard of just now."""
+        return self._primary if self._clock.now() - self._heard < HEARD_S else None
+
+    def waits(self) -> bool:
+        return False  # the primary does not
 
     def _goes_on(self, parcel: Parcel) -> bool:
         """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
@@ -159,6 +175,7 @@ class Standby:
                 self._run_on(self.unit, resume)
             elif self.guard.approach == "amnesia":
                 self._leave_out(resume)
+            self.unit.correct_with(None)
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():

@@ -151,20 +151,23 @@ class Given:
     fork: str = ""
     undo: bool = False
     life: int = 0  # ids of another mean nothing here
+    connection: int = 0  # by which it came: by another, a fork may come again that was void for this reader alone
 
     @classmethod
-    def of(cls, section: Section, life: int) -> Given:
-        return cls(section.first, section.stop, section.fork, section.undo, life)
+    def of(cls, section: Section, life: int, connection: int) -> Given:
+        return cls(section.first, section.stop, section.fork, section.undo, life, connection)
 
 
 def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
     """What a reader of tentative tuples should not have got: stable ones that are taken back or come again, tentative
     ones that are void, or ones that nobody corrects (DPC, properties 3 and 4)."""
-    stable, life, fork, void = 0, 0, "", set[str]()
+    stable, life, connection, fork, void = 0, 0, 0, "", set[str]()
     faults = []
     for one in sections:
         if one.life != life:
             stable, life = one.first, one.life
+        if one.connection != connection:
+            connection, void = one.connection, set()
         if one.undo:
             if one.first < stable:
                 faults.append(f"tuples from {one.first} on were taken back, and stable up to {stable}")

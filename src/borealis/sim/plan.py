@@ -116,12 +116,12 @@ class Plan:
     faults: tuple[Fault, ...]
     lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
     bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
-    delay: tuple[str, str, str] | None = None  # an answer comes in time: within what, and what is done meanwhile
+    delay: tuple[str, ...] | None = None  # an answer comes in time: within what, what is done meanwhile, and where
 
     @property
     def protection(self) -> Protection:
         merge = "time" if self.bucket is not None or self.approach == "replicas" else "arrival"
-        words = ("delay", "during_failure", "during_stabilization")
+        words = ("delay", "during_failure", "during_stabilization", "reconcile")
         delay: Any = dict(zip(words, self.delay or (), strict=False))
         return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket, **delay)
 
@@ -282,7 +282,9 @@ def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
     delay = options.delay or rng.choice(("none", *DELAYS))
     if plan.bucket is None or delay == "none" or parse(delay) < 2 * parse(plan.bucket):
         return plan
-    policies = rng.choice(("process", "delay")), rng.choice(("process", "delay", "suspend"))
+    policies: tuple[str, ...] = rng.choice(("process", "delay")), rng.choice(("process", "delay", "suspend"))
+    if plan.approach == "replicas":
+        policies = (*policies, Random(f"reconcile {plan.seed}").choice(("local", "partner")))
     bounded = replace(plan, delay=(delay, *policies))
     how = {name: value for name, value in bounded.protection.plain().items() if name != "name"}
     if not is_allowed(plan.spec, plan.cuts, **how):

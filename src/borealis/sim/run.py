@@ -292,7 +292,7 @@ class Run:
             for section in subscription.sections():
                 self._take(history, section)
                 self._looks.hear("the client", subscription._follower)
-                sections.append(Given.of(section, subscription.gaps))
+                sections.append(Given.of(section, subscription.gaps, subscription.connection))
             history.ended = subscription.ended
         except BorealisError as error:
             history.trouble.append(f"the reader failed: {error}")

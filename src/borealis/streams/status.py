@@ -6,8 +6,9 @@ from typing import Literal
 
 from borealis.message import Message, MessagePart
 
-# what comes is right; or something is missing for it; or that has come, and what was given without it is corrected
-StreamState = Literal["stable", "failure", "stabilization"]
+# what comes is right; or something is missing for it; or that has come, and what was given without it is corrected,
+# and nothing else is given before that is done (suspended)
+StreamState = Literal["stable", "failure", "stabilization", "suspended"]
 
 
 class QueueFacts(MessagePart):

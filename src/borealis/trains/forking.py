@@ -13,7 +13,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from borealis.clock import Clock
 from borealis.diagram.protection import Protection
 from borealis.entry.admission import Cursor
 from borealis.streams.section import Place, Section
+from borealis.streams.status import StreamState
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.line import Line
 from borealis.trains.merging import ByTime, Merged, cut_off
@@ -32,6 +33,7 @@ from borealis.tuples import FIRST_TIME, LAST_TIME
 ALPHA = 0.9  # of the delay that is promised: the rest is for the work
 FORKED_BYTES_MOST = 256 << 20  # of an input, pending in the trunk while a fork goes on; then both wait
 HALFWAY = 0.5  # of the time until a fork begins, all is made ready for it
+NOTICE_S = 0.5  # within which both copies of a unit notice that they can be corrected
 LOOK_S = 0.05  # between looks whether something can be read that is overdue
 FORKS = 1 << 40  # trains of forks are numbered from multiples of this on
 
@@ -51,6 +53,16 @@ class DelayBound:
             return None
         policies = protection.during_failure, protection.during_stabilization
         return cls(ALPHA * protection.delay_us / 1e6, *policies)
+
+
+class Partner(Protocol):
+    """The other copy of a unit, where the two correct themselves one after the other (DPC 4.4)."""
+
+    def first(self) -> StreamState | None:
+        """How the copy is that goes first; None: this one does, or it is not known."""
+
+    def waits(self) -> bool:
+        """Whether the copy that goes second answers tentatively, and waits."""
 
 
 class Arrivals:
@@ -151,6 +163,7 @@ class Tentatively(ByTime):
         self._bound, self._arrivals, self._clock = bound, arrivals, clock
         self.missing: set[str] = set()
         self.stabilizing = False  # what was missing has come, and the trunk reads it
+        self.relieved = False  # a partner answers meanwhile
 
     def next(self, until: Mapping[str, Place] | None = None) -> Merged:
         merged = super().next(until)
@@ -179,15 +192,20 @@ class Tentatively(ByTime):
         overdue = self._overdue()
         seen = {n: LAST_TIME if i.source_ended else _fork_relay(i).seen for n, i in self._intakes.items()}
         self.missing = {name for name, reached in seen.items() if reached < overdue}
-        policy = self._bound.during_stabilization if self.stabilizing else self._bound.during_failure
-        if policy == "suspend":
+        if self.suspended:
             return FIRST_TIME
+        policy = self._bound.during_stabilization if self.stabilizing else self._bound.during_failure
         limit = self._end(overdue)
         present = min((reached for name, reached in seen.items() if name not in self.missing), default=FIRST_TIME)
         if policy == "process" and present > FIRST_TIME:
             at_once = len(seen) == 1 or present == LAST_TIME
             limit = max(limit, self._end(present) if at_once else self._begin(present))
         return limit
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing is read before what is right."""
+        return self.stabilizing and (self.relieved or self._bound.during_stabilization == "suspend")
 
     def _overdue(self) -> int:
         """What is in this bucket or before it has waited for as long as the bound allows."""
@@ -293,6 +311,9 @@ class Forking:
         self._count = 0  # how many there were
         self._tentative: dict[str, list[Section]] = {}  # what came of each stream that is not stable, and not void
         self._arrivals = Arrivals()
+        self.partner: Partner | None = None
+        self._could_since: float | None = None  # what was missing has come
+        self.is_waiting = False  # for its partner, when that was looked at last
 
     def take_in(self, name: str, section: Section) -> None:
         """What came of a stream goes into the trunk if it is stable, and in any case into a fork, if there is one."""
@@ -378,8 +399,32 @@ class Forking:
         fork = self.fork
         if fork is None or fork.made > fork.released:
             return Merged([])
-        fork.order.stabilizing = fork.can_be_corrected_by(self._trunk)
+        fork.order.stabilizing = fork.can_be_corrected_by(self._trunk) and not self.waits()
+        fork.order.relieved = self.partner is not None and self.partner.waits()
         return fork.order.next()
+
+    def waits(self) -> bool:
+        """Whether the trunk leaves it to the other copy to be corrected first.
+
+        It does as long as that is at it, and for a moment where it may not have noticed that it can.
+        """
+        now = self._clock.now()
+        if self.partner is None or not self._could_begin():
+            self._could_since, self.is_waiting = None, False
+            return False
+        self._could_since = now if self._could_since is None else self._could_since
+        state = self.partner.first()
+        may_notice = state == "failure" and now < self._could_since + NOTICE_S
+        self.is_waiting = may_notice or state in ("stabilization", "suspended")
+        return self.is_waiting
+
+    def _could_begin(self) -> bool:
+        """Whether the trunk stands where the fork began, and could read on."""
+        fork, intakes = self.fork, self._trunk.intakes
+        if fork is None or fork.base != self._trunk.made:
+            return False
+        firsts = [int(i.pending[0].reached[0]) for i in intakes.values() if i.pending]
+        return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(self._trunk))
 
     def end(self) -> None:
         """Read on without the fork."""

@@ -23,7 +23,7 @@ from borealis.kernels.time_of import TimeOf
 from borealis.machine import HERE, Machine
 from borealis.streams.section import Section, wire_schema
 from borealis.threads import Task
-from borealis.trains.forking import FORKED_BYTES_MOST, FORKS, DelayBound, Forking, ForkLine
+from borealis.trains.forking import FORKED_BYTES_MOST, FORKS, DelayBound, Forking, ForkLine, Partner
 from borealis.trains.header import TrainInputs
 from borealis.trains.intake import READ_AHEAD, Admission, Intake
 from borealis.trains.line import Cut, Line
@@ -313,6 +313,18 @@ class InputManager:
                 self._forking.end()
                 self._tell()
 
+    def correct_with(self, partner: Partner | None) -> None:
+        """Correct what was tentative by turns with the other copy of the unit; with none, at once."""
+        if self._forking is not None:
+            self._forking.partner = partner
+
+    def waits_for_partner(self) -> bool:
+        """Whether the other copy is corrected first, and this one answers tentatively."""
+        return self._forking is not None and self._forking.is_waiting
+
+    def _waits_for_partner(self) -> bool:
+        return self._forking is not None and self._forking.waits()
+
     def _make_tentative(self) -> bool:
         """Make a train of the fork, if there is one to make and none under way."""
         merged = Merged([]) if self._forking is None else self._forking.next()
@@ -386,7 +398,9 @@ class InputManager:
                     return not over
                 if forks and self._is_forks_turn and self._make_tentative():
                     return True
-                return self._make(wanted) or (forks and (self._make_tentative() or self._begin_fork()))
+                if not self._waits_for_partner() and self._make(wanted):
+                    return True
+                return forks and (self._make_tentative() or self._begin_fork())
             except BaseException as error:
                 with self._changed:
                     self.failure = error

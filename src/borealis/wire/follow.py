@@ -64,7 +64,7 @@ class Follower:
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self.address = ""  # of the node that it reads from, while there is one
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
-        self._stop, self._reader, self._wants, self._pause = stop, reader, wants, pause or self.stopped.wait
+        self._stop, self._reader, self.wants, self._pause = stop, reader, wants, pause or self.stopped.wait
         self.at: ForkPlace | None = None  # among tentative tuples
 
     def begin(self, start: Start) -> None:
@@ -84,7 +84,7 @@ class Follower:
             incarnation=self.incarnation,
             reader=self._reader,
             stop=self._stop,
-            wants=self._wants,
+            wants=self.wants,
             fork=self.at,
         )
 

@@ -263,6 +263,7 @@ class GuardAnswer(Message):
 
     verdict: ParcelVerdict
     why: str = ""  # it takes nothing, where its disk is full or it failed to load the whole
+    waits: bool = False  # a replica: it answers tentatively, and leaves it to the primary to be corrected first
     acks: dict[str, dict[str, tuple[int, int]]] = {}  # of a replica's readers, by output: received, done
     number: int = 0
     incarnation: int = Field(default=1, ge=1)

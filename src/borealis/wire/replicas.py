@@ -45,7 +45,7 @@ class ReplicaWatch:
         self._follower, self._known, self._locate = follower, known, locate
         self._ask, self._over = ask, over
         self._timings, self._clock = timings or ReplicaTimings(), machine.clock
-        self._choice = Choice()
+        self._choice = Choice(follower.wants != "stable")
         self._located = -self._timings.locate_s
         machine.threads.start(f"replicas {follower.stream}", self._run)
 

@@ -789,7 +789,7 @@ def test_waits_grow_up_to_a_bound_and_end_after_long_failure() -> None:
 
 
 def test_a_buffer_gives_what_it_has_before_it_tells_why_it_ended() -> None:
-    part = Came(Section(0, rows(0, 1), np.array([0]), NONE, NONE), 0)
+    part = Came(Section(0, rows(0, 1), np.array([0]), NONE, NONE), 0, 0)
     buffer = Buffer(1)
     assert buffer.put(part)
     buffer.close(StreamError("gone"))

@@ -73,6 +73,12 @@ class Slow:
         self.feeds: dict[str, Any] = {}
         self.queues: dict[str, Any] = {}
 
+    def correct_with(self, partner: object) -> None:
+        pass
+
+    def waits_for_partner(self) -> bool:
+        return False
+
     def mirror(self, *parts: object) -> None:
         self.node.guards.died("grpc://p:1", Detector(Pace(), 0.0))
         raise WireError("its primary does not answer")

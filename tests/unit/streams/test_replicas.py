@@ -27,6 +27,13 @@ def test_a_reader_goes_to_a_better_copy(mine: ReplicaState, other: ReplicaState,
     assert choice.best("a", {"a": mine, "b": other}) == ("b" if goes else "a")
 
 
+def test_a_copy_that_gives_nothing_new_yet_is_good_for_those_who_want_what_is_right() -> None:
+    states: dict[str, ReplicaState] = {"a": "failure", "b": "suspended"}
+    for tentative, goes in ((False, "b"), (True, "a")):
+        choice = Choice(tentative)
+        assert [choice.best("a", states) for _ in range(2)] == ["a", goes]
+
+
 def test_looks_in_a_row_count() -> None:
     choice = Choice()
     choice.best("a", {"a": "failure", "b": "stable"})

@@ -11,7 +11,8 @@ import pytest
 
 from borealis.entry.admission import Cursor
 from borealis.streams.section import Section
-from borealis.trains.forking import Arrivals, ForkRelay
+from borealis.streams.status import StreamState
+from borealis.trains.forking import NOTICE_S, Arrivals, ForkRelay
 from borealis.trains.relay import Relay, StreamInput
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from forked_input import PATIENCE_S, SCHEMA, ForkedInput
@@ -98,6 +99,66 @@ def test_while_the_right_answers_are_made_new_tuples_wait_or_not(tmp_path: Path,
     assert fork.order.stabilizing
     unit.wait(PATIENCE_S)
     assert unit.tentative == {"process": [1, 22, 31], "delay": [1, 22, 31], "suspend": [1]}[policy]
+
+
+class Other:
+    """The other copy of the unit."""
+
+    def __init__(self, state: StreamState | None = None, waiting: bool = False) -> None:
+        self.state, self.waiting = state, waiting
+
+    def first(self) -> StreamState | None:
+        return self.state
+
+    def waits(self) -> bool:
+        return self.waiting
+
+
+def test_the_copy_that_goes_second_answers_while_the_other_is_corrected(tmp_path: Path) -> None:
+    unit, other = ForkedInput(tmp_path, "a", "b"), Other("failure")
+    unit.forking.partner = other
+    unit.give("a", [1], 1)
+    unit.wait(PATIENCE_S)
+    unit.give("b", [22], 40)  # what was missing has come; here it is seen first
+    unit.give("a", [31], 40)
+    assert (unit.stable, unit.tentative, unit.forking.is_waiting) == ([], [1, 22, 31], True)
+    other.state = "suspended"
+    unit.wait(60.0)
+    unit.give("a", [41], 50)
+    unit.give("b", [42], 50)
+    assert (unit.stable, unit.tentative) == ([], [1, 22, 31, 41, 42])
+    other.state = "stable"
+    unit.read()
+    assert (unit.stable, unit.tentative[5:], unit.forking.is_waiting) == ([1, 22, 31, 41, 42], [-1], False)
+
+
+@pytest.mark.parametrize("state", ["stable", "failure", None])
+def test_nobody_waits_for_a_copy_that_is_not_at_it(tmp_path: Path, state: StreamState | None) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    unit.forking.partner = Other(state)
+    unit.give("a", [1], 1)
+    unit.wait(PATIENCE_S)
+    unit.give("b", [22], 40)
+    unit.give("a", [31], 40)
+    unit.wait(NOTICE_S)
+    assert (unit.stable, unit.fork) == ([1, 22, 31], None)
+
+
+def test_the_copy_that_goes_first_gives_nothing_new_while_the_other_answers(tmp_path: Path) -> None:
+    unit, other = ForkedInput(tmp_path, "a", "b"), Other(waiting=True)
+    unit.forking.partner = other
+    unit.give("a", [1], 1)
+    unit.wait(PATIENCE_S)
+    fork = unit.fork
+    assert fork is not None
+    assert not fork.order.suspended
+    unit.busy = True
+    unit.give("b", [22], 40)
+    unit.give("a", [31], 40)
+    assert (unit.tentative, fork.order.suspended) == ([1], True)
+    other.waiting = False
+    unit.read()
+    assert (unit.tentative, fork.order.suspended) == ([1, 22, 31], False)
 
 
 def test_another_failure_is_waited_for_as_well(tmp_path: Path) -> None:
