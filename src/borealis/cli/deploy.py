@@ -62,6 +62,9 @@ class DeployFlags:
         str | None,
         Option(metavar="process|delay|suspend", help="The same, or not at all, while the right answers are made."),
     ] = None
+    keep: Annotated[
+        str | None, Option(metavar="SIZE", help="Of each input for the right answers, on disk; with --delay: '2 GB'.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

@@ -167,6 +167,7 @@ class Client(CoordinatorRequests, Streams):
         `delay` ("3 s") bounds how long a unit waits for a stream that is missing: then it answers tentatively, and
         corrects that when the stream is back. `during_failure` (process, delay) and `during_stabilization` (process,
         delay, suspend) say whether tuples that come meanwhile are answered at once, or as late as may be, or not.
+        `keep` ("2 GB") bounds what is kept of each input until then, most of it on disk; then all wait.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
         the old one are gone then: the new one begins from empty, and readers of the old streams get an error.

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from borealis.diagram import notation
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
+from borealis.diagram.sizes import Size, parse_size
 from borealis.errors import DiagramError, brief, did_you_mean
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
+KEEP_LEAST = 1_000_000  # bytes
 BUCKET = "100 ms"  # of time, in which several streams are read
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms"}  # between messages to the backup
 
@@ -55,6 +57,7 @@ class ProtectOptions(TypedDict, total=False):
     delay: str | None
     during_failure: DuringFailure | None
     during_stabilization: DuringStabilization | None
+    keep: str | None
 
 
 class Protection(Frozen):
@@ -75,6 +78,7 @@ class Protection(Frozen):
     delay: Duration | None = None  # an answer comes within it, tentative if need be; None: when it is right
     during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
     during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
+    keep: Size | None = None  # of each input, for the right answers, most of it on disk; then all waits
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -117,6 +121,10 @@ class Protection(Frozen):
             raise DiagramError("'delay' needs 'merge: time'", hint="what is missing can only be told by time")
         if self.delay is None and (self.during_failure, self.during_stabilization) != ("process", "process"):
             raise DiagramError("what to do during a failure is said without a bound", hint="say delay, such as 3 s")
+        if self.delay is None and self.keep is not None:
+            raise DiagramError("how much to keep is said without a bound", hint="say delay, such as 3 s")
+        if self.keep is not None and parse_size(self.keep) < KEEP_LEAST:
+            raise DiagramError(f"'keep' of {self.keep} is too little", hint="give it a megabyte at least: '1 MB'")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
             raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
         for field in ("interval", "ping", "patience", "bucket", "delay"):
@@ -156,6 +164,11 @@ class Protection(Frozen):
     def delay_us(self) -> int | None:
         """Within which an answer comes, if that is promised."""
         return None if self.delay is None else parse(self.delay)
+
+    @property
+    def keep_bytes(self) -> int | None:
+        """Of each input, while there is a fork, if that is said."""
+        return None if self.keep is None else parse_size(self.keep)
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
@@ -200,7 +213,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     if given.get("ha", found.ha) != found.ha:
         before |= dict.fromkeys(("guarantee", "interval"))
     if given.get("ha") == "none" or given.get("merge") == "arrival":
-        before |= dict.fromkeys(("merge", "bucket", "delay", "during_failure", "during_stabilization"))
+        before |= dict.fromkeys(("merge", "bucket", "delay", "during_failure", "during_stabilization", "keep"))
     return _if_any(Protection(**(before | given)))
 
 

@@ -12,7 +12,7 @@ import math
 import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,13 +24,13 @@ from borealis.diagram.protection import Protection
 from borealis.entry.admission import Cursor
 from borealis.streams.section import Place, Section
 from borealis.trains.intake import Admission, Intake
+from borealis.trains.keeping import KeepLimits
 from borealis.trains.line import Line
 from borealis.trains.merging import ByTime, Merged, cut_off
 from borealis.trains.relay import Relay, Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 ALPHA = 0.9  # of the delay that is promised: the rest is for the work
-FORKED_BYTES_MOST = 256 << 20  # of an input, pending in the trunk while a fork goes on; then both wait
 HALFWAY = 0.5  # of the time until a fork begins, all is made ready for it
 LOOK_S = 0.05  # between looks whether something can be read that is overdue
 FORKS = 1 << 40  # trains of forks are numbered from multiples of this on
@@ -43,6 +43,7 @@ class DelayBound:
     patience_s: float  # alpha X: before what is pending is read without what is missing
     during_failure: Literal["process", "delay"] = "process"  # at once, or each as late as may be
     during_stabilization: Literal["process", "delay", "suspend"] = "process"  # the same, or not at all
+    keep: KeepLimits = field(default_factory=KeepLimits)  # of what the trunk has not read yet
 
     @classmethod
     def of(cls, protection: Protection | None) -> DelayBound | None:
@@ -50,7 +51,8 @@ class DelayBound:
         if protection is None or protection.delay_us is None:
             return None
         policies = protection.during_failure, protection.during_stabilization
-        return cls(ALPHA * protection.delay_us / 1e6, *policies)
+        keep = KeepLimits() if protection.keep_bytes is None else KeepLimits(protection.keep_bytes)
+        return cls(ALPHA * protection.delay_us / 1e6, *policies, keep)
 
 
 class Arrivals:
@@ -269,7 +271,8 @@ def _reaches(cursor: Cursor, other: Cursor) -> bool:
 
 
 def _forked(intake: Intake) -> Intake:
-    return replace(intake, entry=ForkRelay(_relay(intake)), pending=deque(intake.pending), idle_tail=[])
+    mine = deque(replace(part) for part in intake.pending)  # what is found out of a part in reading it goes with it
+    return replace(intake, entry=ForkRelay(_relay(intake)), pending=mine, idle_tail=[])
 
 
 class Forking:
