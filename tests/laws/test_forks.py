@@ -66,7 +66,7 @@ def test_nothing_waits_longer_than_the_bound_and_all_that_is_stable_is_right(
                 one.wait(STEP_S)
             for line in (spilling.trunk, spilling.fork):
                 for intake in () if line is None else line.intakes.values():
-                    assert intake.size - intake.on_disk < memory_bytes + PART_BYTES
+                    assert intake.in_memory < memory_bytes + PART_BYTES
             late = set(came) - set(unit.stable) - set(unit.tentative)
             assert not [row for row in late if unit.clock.at - came[row] > PATIENCE_S + STEP_S]
         assert unit.stable == plain.stable  # forks change nothing, not even the order

@@ -24,7 +24,7 @@ from borealis.diagram.protection import Protection
 from borealis.entry.admission import Cursor
 from borealis.streams.section import Place, Section
 from borealis.trains.intake import Admission, Intake
-from borealis.trains.keeping import KeepLimits
+from borealis.trains.keeping import KEEP_BYTES, MEMORY_BYTES, KeepLimits
 from borealis.trains.line import Line
 from borealis.trains.merging import ByTime, Merged, cut_off
 from borealis.trains.relay import Relay, Relayed
@@ -46,12 +46,12 @@ class DelayBound:
     keep: KeepLimits = field(default_factory=KeepLimits)  # of what the trunk has not read yet
 
     @classmethod
-    def of(cls, protection: Protection | None) -> DelayBound | None:
-        """Of a unit that is protected like this, if it promises an answer in time."""
+    def of(cls, protection: Protection | None, memory_bytes: int = MEMORY_BYTES) -> DelayBound | None:
+        """Of a unit that is protected like this, if it promises an answer in time; so much of an input is in memory."""
         if protection is None or protection.delay_us is None:
             return None
         policies = protection.during_failure, protection.during_stabilization
-        keep = KeepLimits() if protection.keep_bytes is None else KeepLimits(protection.keep_bytes)
+        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes)
         return cls(ALPHA * protection.delay_us / 1e6, *policies, keep)
 
 

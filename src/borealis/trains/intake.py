@@ -55,6 +55,7 @@ class Intake:
     rows: int = 0  # pending
     size: int = 0  # of pending rows, in bytes
     on_disk: int = 0  # of these
+    pieces: int = 0  # that are on disk, of what is pending
 
     def add(self, admitted: Admitted | Relayed) -> None:
         """Keep admitted rows until a train takes them."""
@@ -63,11 +64,12 @@ class Intake:
             self.rows += len(admitted)
             self.size += admitted.nbytes
             self.on_disk += _bytes_on_disk(admitted)
+            self.pieces += _is_on_disk(admitted)
 
     @property
     def in_memory(self) -> int:
         """About how much memory takes what is pending."""
-        return self.size - self.on_disk + HELD_BYTES * len(self.pending)
+        return self.size - self.on_disk + HELD_BYTES * (len(self.pending) - self.pieces)
 
     def spill(self, disk: Disk, least: int) -> None:
         """Move the oldest of what is in memory to the disk, so many bytes at least; after an OSError, fewer.
@@ -88,7 +90,7 @@ class Intake:
         finally:
             self.pending = kept + left
             self.size = sum(part.nbytes for part in self.pending)
-            self.on_disk = sum(map(_bytes_on_disk, self.pending))
+            self.on_disk, self.pieces = (sum(map(one, self.pending)) for one in (_bytes_on_disk, _is_on_disk))
 
     def take(self, count: int) -> Admitted | Relayed:
         """The next rows, so many of them, all from the first batch that is pending; one more, not to cut a pair."""
@@ -163,6 +165,8 @@ class Intake:
         self.pending.popleft()
         if late is not None:
             self.pending.appendleft(late)
+        else:
+            self.pieces -= _is_on_disk(early)
         self.rows -= len(early)
         self.size = max(0, self.size - early.nbytes) if self.pending else 0
         self.on_disk = max(0, self.on_disk - _bytes_on_disk(early)) if self.pending else 0
@@ -173,8 +177,12 @@ class Intake:
         return self.cut.ended
 
 
+def _is_on_disk(part: Admitted | Relayed) -> bool:
+    return isinstance(part, Relayed) and part.section.on_disk
+
+
 def _bytes_on_disk(part: Admitted | Relayed) -> int:
-    return part.nbytes if isinstance(part, Relayed) and part.section.on_disk else 0
+    return part.nbytes if _is_on_disk(part) else 0
 
 
 def _run(parts: Iterable[Admitted | Relayed]) -> list[Relayed]:

@@ -10,6 +10,8 @@ from borealis.disk import one_line
 from borealis.machine import Machine
 from borealis.trains.intake import Intake
 
+KEEP_BYTES = 512_000_000  # of an input, where nothing is said
+MEMORY_BYTES = 64 << 20
 AGAIN_S = 1.0  # until a disk that took nothing is tried again
 
 log = logging.getLogger("borealis.trains")
@@ -19,8 +21,8 @@ log = logging.getLogger("borealis.trains")
 class KeepLimits:
     """How much a unit keeps of each input, for each line, while it has a fork."""
 
-    bytes_most: int = 512_000_000  # in all; then both lines wait
-    memory_bytes: int = 64 << 20  # in memory; the oldest of what is more goes to the disk
+    bytes_most: int = KEEP_BYTES  # in all; then both lines wait
+    memory_bytes: int = MEMORY_BYTES  # in memory; the oldest of what is more goes to the disk
 
 
 class Keeping:
