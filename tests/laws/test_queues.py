@@ -124,7 +124,8 @@ class Twin:
             assert queue.has_room() == (limits.full == "drop" or fits)
             if limits.full == "wait":  # memory is bounded by itself; of an edge, boundaries stay
                 assert queue._held.in_memory < limits.memory_bytes + largest + edge
-                assert any(one.on_disk for one in held) or queue._held.in_memory == queue.status().held_bytes
+                on_disk = sum(queue._held.cost(one) for one in held if one.on_disk)
+                assert queue.status().held_bytes <= queue._held.in_memory + on_disk + edge
         else:
             assert queue.status().held_bytes == sum(map(queue._held.cost, held))
             size = sum(queue._held.cost(s) for s in held if s.stop > low)

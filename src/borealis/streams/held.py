@@ -165,10 +165,13 @@ class Held:
                 if not (early.is_continued_by(late) and early.final == late.standing):
                     break
                 end += 1
-            one, place, size = spilled(self.sections[at:end], disk), self.places[end - 1], self.ends[end - 1]
-            least -= size - self._before(at)
-            self.sections[at:end], self.places[at:end], self.ends[at:end] = [one], [place], [size]
+            one, before = spilled(self.sections[at:end], disk), self._before(at)
+            size, moved = self.cost(one), self.ends[end - 1] - before
+            later = [upto + size - moved for upto in self.ends[end:]]
+            self.sections[at:end], self.places[at:end] = [one], [self.places[end - 1]]
+            self.ends[at:] = [before + size, *later]
             self._on_disk = at + 1
+            least -= moved
 
     @property
     def _first_in_memory(self) -> int:

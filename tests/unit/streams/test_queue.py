@@ -263,9 +263,9 @@ def test_what_readers_have_and_need_yet_is_on_disk_and_stops_the_writer_later() 
     while queue.has_room():
         put(queue, 100)
         queue.ack("r", 0, queue.next_id)
-    assert 3 * here < queue.next_id < 4 * here
+    assert 3 * here < queue.next_id < 9_000
     assert queue._held.in_memory < 25_000
-    assert len(queue.snapshot().sections) < 15  # small ones are one on disk
+    assert len(queue.snapshot().sections) < 30  # small ones are one on disk
     assert told(queue.read(7, FIRST_TIME, 0))[0] == list(range(7, queue.next_id))  # should the reader die
     queue.ack("r", 1, here)
     assert queue.has_room()
