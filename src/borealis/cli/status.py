@@ -290,7 +290,7 @@ def fork_words(fork: Forked) -> str:
     'is tentative for 9.0 s, and corrects that: 4 tuples so far, 90 rows to read, for about 0.4 s'
     >>> full = Forked(state="failure", seconds=60, kept=9_000, memory_bytes=40_000_000, disk_bytes=480_000_000)
     >>> fork_words(full.model_copy(update={"full": ["a"]})).partition("so far, ")[2]
-    '9,000 rows kept for the right ones, 40 MB in memory and 480 MB on disk: no more of a, which waits'
+    '9,000 rows kept for the right ones, 40.0 MB in memory and 480.0 MB on disk: no more of a, which waits'
     """
     given = f"{plural(fork.tuples, 'tuple')} so far"
     where = f", {size(fork.memory_bytes)} in memory and {size(fork.disk_bytes)} on disk" if fork.disk_bytes else ""

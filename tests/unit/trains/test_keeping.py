@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from borealis.disk import LocalDisk
 from borealis.machine import Machine
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section
+from borealis.trains.forking import FORKS, DelayBound
+from borealis.trains.input_manager import InputManager
 from borealis.trains.keeping import AGAIN_S, Keeping, KeepLimits
-from forked_input import PATIENCE_S, ForkedInput
+from borealis.trains.relay import StreamInput
+from forked_input import PATIENCE_S, SCHEMA, ForkedInput
 
 ROWS = 100
 MEMORY = KeepLimits(1 << 30, memory_bytes=8_000)
@@ -103,6 +110,81 @@ def test_a_disk_that_is_full_is_tried_again(tmp_path: Path) -> None:
     assert (keeping.trouble, disk.asked > 2) == ("", True)
     unit.give("b", [], 3030)
     assert unit.stable == [1, 2, 11, *given]
+
+
+class Feed:
+    """A queue, read as a unit of the same node reads it."""
+
+    def __init__(self, queue: OutputQueue) -> None:
+        self.queue, self.stopped = queue, False
+
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        while not self.stopped:
+            if (section := self.queue.read(start, boundary, 0.05)) is not None:
+                start, boundary = section.stop, section.final
+                yield section
+                self.queue.ack("r", 0, start)
+
+    def committed(self, position: int) -> None:
+        self.queue.ack("r", 1, position)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_upstream_goes_on_while_the_trunk_waits(tmp_path: Path) -> None:
+    limits = QueueLimits(40_000, memory_bytes=8_000, keep_bytes=0)
+    queues = {name: OutputQueue(f"d/{name}", SCHEMA, limits, readers=["r"]) for name in "ab"}
+    feeds = {name: Feed(queue) for name, queue in queues.items()}
+    inputs, schemas = [StreamInput(name) for name in queues], dict.fromkeys(queues, SCHEMA)
+    bound = DelayBound(0.2, keep=MEMORY)
+    unit = InputManager(inputs, feeds, schemas, {}, tmp_path / "trains", bucket_us=10, bound=bound)
+    read, tentative = 0, 0
+
+    def put(name: str, begin: int, count: int) -> None:
+        time = np.arange(begin, begin + count)
+        queue, rows = queues[name], pa.record_batch([time], schema=SCHEMA)
+        at, bounds = np.array([queue.next_id + count]), np.array([begin + count])
+        queue.append(Section(queue.next_id, rows, time, at, bounds, queue.boundary))
+
+    def run(rows: int) -> None:
+        """Trains of both lines, until the trunk has read so many rows, or waits."""
+        nonlocal read, tentative
+        while read < rows and (number := unit.next_train(0, 0.3, forks=True)) is not None:
+            if number % FORKS == 0:  # a train of nothing
+                continue
+            count = unit.train(number).rows
+            unit.release(number)
+            read, tentative = (read + count, tentative) if number < FORKS else (read, tentative + count)
+            if unit.is_corrected():
+                unit.end_fork()
+
+    unit.start()
+    put("b", 0, 10)
+    put("a", 0, 20)
+    run(1000)
+    assert 0 < read < 30
+    for begin in range(20, 10_020, 100):
+        while not queues["a"].has_room(0.0):  # until the reader has it, not until it is done with it
+            run(100_000)
+        put("a", begin, 100)
+    for _ in range(100):
+        if tentative < 10_000:
+            run(100_000)
+    kept = unit.kept()
+    assert kept.rows + read == 10_030
+    assert kept.memory_bytes < 10_000 < 100_000 < kept.disk_bytes
+    assert tentative >= 10_000
+    assert queues["a"].status().held_bytes > 100_000
+    put("b", 10_030, 10)
+    put("a", 10_020, 30)
+    for _ in range(100):
+        run(10_050)
+    unit.stop()
+    assert read >= 10_050
+    assert unit.kept().disk_bytes == 0
+    assert queues["a"].status().held_bytes < 10_000
+    assert unit.failure is None
 
 
 def test_what_is_spilled_has_no_name_and_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
