@@ -391,8 +391,9 @@ class OutputQueue:
             known = self._readers.get(reader)
             if known is None:  # it was forgotten: nothing is kept for it, and nothing shall be
                 return
-            if upto > known.received:
-                known.received = upto
+            lacked = self._is_lacked()
+            known.received = max(known.received, upto)
+            if lacked and not self._is_lacked():
                 self._room.notify_all()
             if level == 1 and upto > known.done:
                 known.done = upto
@@ -535,19 +536,22 @@ class OutputQueue:
 
     def _is_full(self) -> bool:
         """What readers do not have fills it soon, for it is in memory; what they have and need yet, later."""
-        limits, held = self.limits, self._held
-        received = min((reader.received for reader in self._readers.values()), default=held.next)
-        if 0 < held.needed_bytes(received) >= limits.bytes_most:
+        if self._is_lacked():
             return True
-        most = limits.bytes_most + (limits.disk_bytes if self._spill() else 0)
-        return 0 < held.needed_bytes(self._low()) >= most
+        most = self.limits.bytes_most + (self.limits.disk_bytes if self._spill() else 0)
+        return 0 < self._held.needed_bytes(self._low()) >= most
+
+    def _is_lacked(self) -> bool:
+        """Whether some reader does not have as much as there may be in memory."""
+        received = min((reader.received for reader in self._readers.values()), default=self._held.next)
+        return 0 < self._held.needed_bytes(received) >= self.limits.bytes_most
 
     def _spill(self) -> bool:
         """Move the oldest of what is too much for memory to the disk; says whether that takes it."""
-        limits, held, now = self.limits, self._held, self._clock.now()
+        limits, held = self.limits, self._held
         if held.in_memory < limits.memory_bytes or limits.full == "drop" or not limits.disk_bytes:
             return True
-        if now < self._disk_again:
+        if (now := self._clock.now()) < self._disk_again:
             return False
         try:
             held.spill(self._disk, held.in_memory - limits.memory_bytes // 2)
