@@ -15,7 +15,9 @@ from borealis.machine import HERE
 from borealis.streams.section import Section, wire_schema
 from borealis.trains.forking import DelayBound, Forking, ForkLine, ForkRelay
 from borealis.trains.intake import Admission, Intake
+from borealis.trains.keeping import Keeping, KeepLimits
 from borealis.trains.line import Line
+from borealis.trains.merge_order import numbered
 from borealis.trains.merging import ByTime
 from borealis.trains.relay import Relay, StreamInput
 from borealis.tuples import FIRST_TIME
@@ -48,7 +50,7 @@ class NoSource:
 class ForkedInput:
     """The input of a unit that reads some streams, without threads: what comes is read as soon as it may."""
 
-    def __init__(self, folder: Path, *names: str, **policy: Any) -> None:
+    def __init__(self, folder: Path, *names: str, keep: KeepLimits | None = None, **policy: Any) -> None:
         self.clock = Hand()
         intakes = {
             name: Intake(
@@ -63,7 +65,8 @@ class ForkedInput:
             for name in names
         }
         self.trunk = Line(intakes, folder)
-        bound, several = DelayBound(PATIENCE_S, **policy), len(names) > 1
+        bound, several = DelayBound(PATIENCE_S, keep=keep or KeepLimits(), **policy), len(names) > 1
+        self.keeping = Keeping(bound.keep, HERE)
         self.begun: list[int | None] = []
         self.prepared: list[int] = []
         bucket = BUCKET if several else None
@@ -75,6 +78,7 @@ class ForkedInput:
         self.forks = True  # there may be some
         self._next: dict[tuple[str, str], int] = {}
         self.stable: list[int] = []  # the values that the trunk has read
+        self.causes: dict[int, tuple[str, int, int]] = {}  # of these: its stream, its id and the value
         self.tentative: list[int] = []  # and those that the fork has
 
     def give(
@@ -89,6 +93,11 @@ class ForkedInput:
         rows = pa.record_batch([time], schema=SCHEMA)
         self.forking.take_in(name, Section(start, rows, time, at, bounds, FIRST_TIME, fork))
         self.read()
+        self.has_room(name)
+
+    def has_room(self, name: str) -> bool:
+        """Whether more may come of a stream; what is too much for memory goes to the disk."""
+        return self.keeping.has_room(line.intakes[name] for line in (self.trunk, self.fork) if line is not None)
 
     def floor(self, name: str) -> int:
         """Before which a row of a stream comes too late for the fork, if there is one."""
@@ -118,6 +127,12 @@ class ForkedInput:
         return self.forking.fork
 
     def _taken(self, line: Line, merged: Any) -> list[int]:
+        if line is self.trunk:
+            for piece, cause in zip(merged.pieces, numbered(merged.pieces, merged.order, line.next_cause), strict=True):
+                rows = piece.rows.section
+                ids, values = range(rows.first, rows.stop), rows.rows["n"].to_pylist()
+                found = zip(cause[piece.rows.row_events].tolist(), ids, values, strict=True)
+                self.causes |= {at: (piece.name, n, value) for at, n, value in found}
         cut = line.cut(merged)
         line.add(cut)
         line.release(cut.train.number)

@@ -1,7 +1,7 @@
 """Bytes on a disk: written whole, made to survive a power cut; one sentence for what the disk refuses.
 
 `Disk` is all that durable logs and catalogs ask of one: a machine's own, or one that is simulated.
-And directories in memory, for what need not outlive the process.
+And directories in memory, and bytes without a name on the disk, for what need not outlive the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from borealis.errors import FullError, StateError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SCRATCH = "borealis-"
 SCRATCH_LEAST = 256 << 20  # bytes that must be free in memory
+ON_DISK = Path("/var/tmp")  # while /tmp may be in memory
 START_OVER = "restore the state directory from a copy, or delete it to start over"
 
 
@@ -97,6 +101,9 @@ class Disk(Protocol):
 
     def scratch(self, name: str) -> Path:
         """A new directory in memory, for what need not outlive the process; it is one of the system's always."""
+
+    def spill(self, data: Any) -> pa.Buffer:
+        """The same bytes, on the disk for as long as they are referred to: in memory only while they are read."""
 
 
 def one_line(error: BaseException) -> str:
@@ -199,6 +206,17 @@ def scratch(name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-{name}-", dir=root))
 
 
+def spill(data: Any) -> pa.Buffer:
+    """Bytes that are moved out of memory: to a file without a name, which is gone with the last reference to it."""
+    import pyarrow as pa  # maps files without keeping them open, and is not needed by who only locks one
+
+    room = None if os.environ.get("TMPDIR") or not os.access(ON_DISK, os.W_OK) else ON_DISK
+    with tempfile.NamedTemporaryFile(prefix=SCRATCH, dir=room, buffering=0) as file:
+        write_all(file, data)
+        with pa.memory_map(file.name) as mapped:
+            return mapped.read_buffer()
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -299,3 +317,6 @@ class LocalDisk:
 
     def scratch(self, name: str) -> Path:
         return scratch(name)
+
+    def spill(self, data: Any) -> pa.Buffer:
+        return spill(data)

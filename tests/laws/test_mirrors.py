@@ -104,7 +104,7 @@ class Pair:
     st.integers(0, 2**32 - 1),
 )
 def test_a_mirror_can_go_on_for_every_reader(steps: list[Any], bytes_most: int, keep_bytes: int, seed: int) -> None:
-    limits = QueueLimits(bytes_most, "wait", keep_bytes)
+    limits = QueueLimits(bytes_most, "wait", keep_bytes, memory_bytes=seed % 2 * 2 * LEAST or 64 << 20)
     queue = OutputQueue("d/x", SCHEMA, limits, readers=["a"], incarnation=1)
     mirror = OutputQueue("d/x", SCHEMA, limits, readers=["a"], incarnation=1, epoch=queue.epoch)
     mirror.hold()

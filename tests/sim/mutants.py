@@ -31,6 +31,7 @@ from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
 from borealis.trains import forking, relay
+from borealis.trains.intake import Intake
 from borealis.trains.merging import ByTime
 from borealis.wire.follow import Follower
 
@@ -260,7 +261,13 @@ def hears_of_no_undo(patch: pytest.MonkeyPatch) -> None:
 @mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
 def takes_from_the_trunk(patch: pytest.MonkeyPatch) -> None:
     """What a fork reads, the trunk does not find any more."""
-    edited(patch, forking, "_forked", "pending=deque(intake.pending)", "pending=intake.pending")
+    edited(patch, forking, "_forked", "pending=mine", "pending=intake.pending")
+
+
+@mutant(2, merge="time", delay="0.5 s", kinds=("cut",))
+def forgets_what_it_spills(patch: pytest.MonkeyPatch) -> None:
+    """Of what goes to the disk as one piece, the trunk finds only the first part again."""
+    edited(patch, Intake, "spill", "for part in run], disk)", "for part in run[:1]], disk)")
 
 
 @mutant(0, merge="time", delay="0.5 s", kinds=("cut",))

@@ -68,6 +68,9 @@ class DeployFlags:
     reconcile: Annotated[
         str | None, Option(metavar="local|partner", help="Where: beside the fork, or in one replica after the other.")
     ] = None
+    keep: Annotated[
+        str | None, Option(metavar="SIZE", help="Of each input for the right answers, on disk; with --delay: '2 GB'.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

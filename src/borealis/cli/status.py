@@ -288,14 +288,21 @@ def fork_words(fork: Forked) -> str:
     'is tentative for 5.2 s, without c: 1,200 tuples so far, 300 rows kept for the right ones'
     >>> fork_words(Forked(state="stabilization", seconds=9.0, tuples=4, kept=90, stable_in_s=0.4))
     'is tentative for 9.0 s, and corrects that: 4 tuples so far, 90 rows to read, for about 0.4 s'
+    >>> full = Forked(state="failure", seconds=60, kept=9_000, memory_bytes=40_000_000, disk_bytes=480_000_000)
+    >>> fork_words(full.model_copy(update={"full": ["a"]})).partition("so far, ")[2]
+    '9,000 rows kept for the right ones, 40.0 MB in memory and 480.0 MB on disk: no more of a, which waits'
     """
     given = f"{plural(fork.tuples, 'tuple')} so far"
+    where = f", {size(fork.memory_bytes)} in memory and {size(fork.disk_bytes)} on disk" if fork.disk_bytes else ""
+    where += f": no more of {', '.join(fork.full)}, which waits" if fork.full else ""
+    where += f" ({fork.disk_trouble})" if fork.disk_trouble else ""
+    since, rows = f"is tentative for {fork.seconds:.1f} s", f"{fork.kept:,} rows"
     if fork.state == "stabilization":
         left = f", for about {fork.stable_in_s:.1f} s" if fork.stable_in_s is not None else ""
-        return f"is tentative for {fork.seconds:.1f} s, and corrects that: {given}, {fork.kept:,} rows to read{left}"
+        return f"{since}, and corrects that: {given}, {rows} to read{where}{left}"
     missing = f", without {', '.join(fork.missing)}" if fork.missing else ""
     missing += f", as is {', '.join(fork.tentative)}" if fork.tentative else ""
-    return f"is tentative for {fork.seconds:.1f} s{missing}: {given}, {fork.kept:,} rows kept for the right ones"
+    return f"{since}{missing}: {given}, {rows} kept for the right ones{where}"
 
 
 def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> FittingTable:

@@ -168,6 +168,7 @@ class Client(CoordinatorRequests, Streams):
         corrects that when the stream is back; with `delay_of="path"` all units on a path share it. `during_failure`
         (process, delay) and `during_stabilization` (process, delay, suspend) say whether tuples that come meanwhile
         are answered at once, or as late as may be, or not.
+        `keep` ("2 GB") bounds what is kept of each input until then, most of it on disk; then all wait.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
         the old one are gone then: the new one begins from empty, and readers of the old streams get an error.

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from borealis.diagram import notation
 from borealis.diagram.durations import Duration, parse, show
 from borealis.diagram.frozen import Frozen
+from borealis.diagram.sizes import Size, parse_size
 from borealis.errors import DiagramError, brief, did_you_mean
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
-OF_A_BOUND = ("delay", "delay_of", "during_failure", "during_stabilization", "reconcile")
+OF_A_BOUND = ("delay", "delay_of", "during_failure", "during_stabilization", "reconcile", "keep")
+KEEP_LEAST = 1_000_000  # bytes
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
@@ -62,6 +64,7 @@ class ProtectOptions(TypedDict, total=False):
     during_failure: DuringFailure | None
     during_stabilization: DuringStabilization | None
     reconcile: Reconcile | None
+    keep: str | None
 
 
 class Protection(Frozen):
@@ -84,6 +87,7 @@ class Protection(Frozen):
     during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
     during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
     reconcile: Reconcile = "local"  # beside the fork; or one replica after the other, while the other answers
+    keep: Size | None = None  # of each input, for the right answers, most of it on disk; then all waits
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -134,6 +138,10 @@ class Protection(Frozen):
             raise DiagramError("'delay_of: path' without a bound", hint="say delay, such as 3 s")
         if self.delay is None and (self.during_failure, self.during_stabilization) != ("process", "process"):
             raise DiagramError("what to do during a failure is said without a bound", hint="say delay, such as 3 s")
+        if self.delay is None and self.keep is not None:
+            raise DiagramError("how much to keep is said without a bound", hint="say delay, such as 3 s")
+        if self.keep is not None and parse_size(self.keep) < KEEP_LEAST:
+            raise DiagramError(f"'keep' of {self.keep} is too little", hint="give it a megabyte at least: '1 MB'")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
             raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
         for field in ("interval", "ping", "patience", "bucket", "delay"):
@@ -183,6 +191,11 @@ class Protection(Frozen):
             reason = f"a delay of {self.delay} for a path of {units} units is {share} for each"
             raise self.wrong(reason, f"that is to be two buckets ({self.bucket}) at least")
         return self.model_copy(update={"delay": share, "delay_of": "unit"})
+
+    @property
+    def keep_bytes(self) -> int | None:
+        """Of each input, while there is a fork, if that is said."""
+        return None if self.keep is None else parse_size(self.keep)
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""

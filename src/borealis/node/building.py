@@ -111,7 +111,7 @@ class Builder:
         reader = order.reader or f"{order.diagram}.{order.unit}"
         parts = (self.routes, self.peers, self.acks)
         protection = order.guard.protection if order.guard is not None else None
-        bound = DelayBound.of(protection)
+        bound = DelayBound.of(protection, self.limits.memory_bytes)
         feeds = {
             arrow: StreamFeed(
                 name(arrow),

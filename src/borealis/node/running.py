@@ -300,15 +300,19 @@ class RunningUnit(Running):
         fork, line = self.run.fork, self.run.manager.fork
         if fork is None or line is None:
             return None
-        stabilizing, kept, rate = line.order.stabilizing, self.run.manager.waiting(), self.run.progress.rate
+        stabilizing, kept, rate = line.order.stabilizing, self.run.manager.kept(), self.run.progress.rate
         return Forked(
             state="stabilization" if stabilizing else "failure",
             missing=sorted(line.order.missing),
             tentative=line.tentative(),
             seconds=round(self.machine.clock.now() - fork.since, 1),
             tuples=fork.tuples,
-            kept=kept,
-            stable_in_s=round(kept / rate, 1) if stabilizing and rate else None,
+            kept=kept.rows,
+            memory_bytes=kept.memory_bytes,
+            disk_bytes=kept.disk_bytes,
+            full=kept.full,
+            disk_trouble=kept.trouble,
+            stable_in_s=round(kept.rows / rate, 1) if stabilizing and rate else None,
         )
 
     def begin_again(self, *, may_lose: bool) -> None:

@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import pyarrow as pa
+
 from borealis.disk import Appended, Disk, HeldFile
 
 if TYPE_CHECKING:
@@ -324,6 +326,12 @@ class _View:
     def scratch(self, name: str) -> Path:
         self.begin("scratch")
         return self._process.kernel.scratch(name)
+
+    def spill(self, data: Any) -> pa.Buffer:
+        self.begin("spill")
+        if len(memoryview(data)) > self._store.free:
+            raise _refusal(errno.ENOSPC, "spill")
+        return pa.py_buffer(bytes(data))
 
 
 class _SimAppended:

@@ -114,7 +114,8 @@ class Plan:
     nodes: tuple[str, ...]
     seconds: float
     faults: tuple[Fault, ...]
-    lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
+    # queues keep nothing that no reader waits for, and little in memory; clients are readers that they know by name
+    lean: bool = False
     bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay: tuple[str, ...] | None = None  # an answer comes in time: within what, what is done meanwhile, and where
 

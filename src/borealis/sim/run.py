@@ -47,6 +47,7 @@ READY_S = 20.0  # for the cluster to come up, and the diagram to run
 PROTECTED_S = 30.0  # after the last fault, until everything is protected again
 LOST_S = 60.0  # the same where no copy of a unit was left: the coordinator waits a while before it starts from nothing
 ROWS_S = 15.0  # after the last fault, until every output gives what was published since
+LEAN_BYTES = 4096  # of a stream, and of an input while a unit has a fork, in the memory of a lean cluster
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.2  # between two looks
 RETRIES = Retries(give_up_s=120.0)
@@ -104,7 +105,7 @@ class Run:
         self.plan, self.subject = plan, subject
         self.weather = weather = Weather.drawn(plan.seed)
         self.kernel = Kernel(plan.seed, weather.preempt, weather.stall_s)
-        limits = QueueLimits(keep_bytes=0) if plan.lean else None
+        limits = QueueLimits(keep_bytes=0, memory_bytes=LEAN_BYTES) if plan.lean else None
         self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits)
         self.outcome = Outcome(plan)
         self._looks = Looks(self.cluster)

@@ -12,8 +12,10 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 import pyarrow as pa
 
+from borealis.disk import Disk
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.section import NOTHING, Place, Section, empty_rows
+from borealis.streams.spill import PIECE_BYTES, spilled
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
 HELD_BYTES = 1024  # what holding a section costs beside its values: Python's and Arrow's objects
@@ -42,6 +44,7 @@ class Held:
         self.places: list[Place] = []
         self.ends: list[int] = []
         self._head = self._base = 0
+        self._on_disk = 0  # the sections before this one are
 
     @property
     def is_empty(self) -> bool:
@@ -51,6 +54,11 @@ class Held:
     def bytes(self) -> int:
         """About how much memory the sections take."""
         return self._total() - self._base
+
+    @property
+    def in_memory(self) -> int:
+        """About how much of it the sections take that are not on disk."""
+        return self._total() - self._before(self._first_in_memory)
 
     @property
     def rows(self) -> int:
@@ -145,9 +153,34 @@ class Held:
         self.places.append((section.stop, section.final))
         self.ends.append(end)
 
+    def spill(self, disk: Disk, least: int) -> None:
+        """Move the oldest sections that are in memory to the disk, so many bytes at least; after an OSError, fewer.
+
+        Small ones become one.
+        """
+        while least > 0 and (at := self._first_in_memory) < len(self.sections):
+            end = at + 1
+            while end < len(self.sections) and self.ends[end - 1] - self._before(at) < PIECE_BYTES:
+                early, late = self.sections[end - 1 : end + 1]
+                if not (early.is_continued_by(late) and early.final == late.standing):
+                    break
+                end += 1
+            one, before = spilled(self.sections[at:end], disk), self._before(at)
+            size, moved = self.cost(one), self.ends[end - 1] - before
+            later = [upto + size - moved for upto in self.ends[end:]]
+            self.sections[at:end], self.places[at:end] = [one], [self.places[end - 1]]
+            self.ends[at:] = [before + size, *later]
+            self._on_disk = at + 1
+            least -= moved
+
+    @property
+    def _first_in_memory(self) -> int:
+        return max(self._on_disk, self._head)
+
     def _pop(self) -> Section:
         self.places.pop()
         self.ends.pop()
+        self._on_disk = min(self._on_disk, len(self.places))
         return self.sections.pop()
 
     def _merge_boundaries(self) -> None:
@@ -230,6 +263,7 @@ class Held:
             self._keep_boundaries(tail.bound, tail.standing)
         if self._head > _SHED_LEAST and 2 * self._head > len(self.sections):
             del self.sections[: self._head], self.places[: self._head], self.ends[: self._head]
+            self._on_disk = max(0, self._on_disk - self._head)
             self._head = 0
 
     def _keep_boundaries(self, bound: Int64s, standing: int) -> None:

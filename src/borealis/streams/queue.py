@@ -6,12 +6,15 @@ before it is released. Where a recovery cannot go on with the ids that were, the
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
+from borealis.disk import one_line
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
@@ -23,7 +26,11 @@ from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 OTHER_IDS = "these ids are of another stream, or of an earlier life of this one"
+DISK_AGAIN_S = 1.0  # until a disk that took nothing is tried again
 _NOWHERE = (-1, FIRST_TIME)  # before all places
+
+
+log = logging.getLogger("borealis.streams")
 
 
 class MovedError(StreamError):
@@ -45,6 +52,8 @@ class QueueLimits:
     bytes_most: int = 64 << 20  # held for readers; the append that crosses it is the last that does not wait
     full: Literal["wait", "drop"] = "wait"  # slow the writer down, or lose the oldest
     keep_bytes: int = 8 << 20  # that no reader waits for, kept for latecomers
+    memory_bytes: int = 64 << 20  # of all that is held; what is more, the oldest, lies on the disk
+    disk_bytes: int = 4 << 30  # held beside `bytes_most` that readers have, and need again only if they die
 
 
 @dataclass
@@ -85,6 +94,8 @@ class OutputQueue:
         self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
         self._tail: Tail | None = None  # tentative tuples behind all of this
         self.condition: Callable[[], StreamState] = lambda: "stable"  # of the unit that writes it
+        self._disk, self._clock = machine.disk, machine.clock
+        self._disk_again = -math.inf  # when a disk that took nothing is tried again
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
@@ -146,6 +157,7 @@ class OutputQueue:
             self._trim()
             if self.limits.full == "drop":
                 self._drop()
+            self._spill()
             self._more.notify_all()
 
     def has_room(self, seconds: float = 0.0) -> bool:
@@ -381,7 +393,10 @@ class OutputQueue:
             known = self._readers.get(reader)
             if known is None:  # it was forgotten: nothing is kept for it, and nothing shall be
                 return
+            lacked = self._is_lacked()
             known.received = max(known.received, upto)
+            if lacked and not self._is_lacked():
+                self._room.notify_all()
             if level == 1 and upto > known.done:
                 known.done = upto
                 self._trim()
@@ -472,6 +487,7 @@ class OutputQueue:
             self._mirrored = set(news.readers)
             held.trim_to(news.first_id)
             held.jumps.forget(min(held.first, self._low()))
+            self._spill()
             self._more.notify_all()
             self._room.notify_all()
 
@@ -529,7 +545,31 @@ class OutputQueue:
         return min((reader.done for reader in self._readers.values()), default=self._held.next)
 
     def _is_full(self) -> bool:
-        return 0 < self._held.needed_bytes(self._low()) >= self.limits.bytes_most
+        """What readers do not have fills it soon, for it is in memory; what they have and need yet, later."""
+        if self._is_lacked():
+            return True
+        most = self.limits.bytes_most + (self.limits.disk_bytes if self._spill() else 0)
+        return 0 < self._held.needed_bytes(self._low()) >= most
+
+    def _is_lacked(self) -> bool:
+        """Whether some reader does not have as much as there may be in memory."""
+        received = min((reader.received for reader in self._readers.values()), default=self._held.next)
+        return 0 < self._held.needed_bytes(received) >= self.limits.bytes_most
+
+    def _spill(self) -> bool:
+        """Move the oldest of what is too much for memory to the disk; says whether that takes it."""
+        limits, held = self.limits, self._held
+        if held.in_memory < limits.memory_bytes or limits.full == "drop" or not limits.disk_bytes:
+            return True
+        if (now := self._clock.now()) < self._disk_again:
+            return False
+        try:
+            held.spill(self._disk, held.in_memory - limits.memory_bytes // 2)
+        except OSError as error:
+            log.warning("stream %s stays in memory: %s", self.stream, one_line(error))
+            self._disk_again = now + DISK_AGAIN_S
+            return False
+        return True
 
     def _trim(self) -> None:
         """Let go of what no reader needs, beyond what is kept for latecomers."""

@@ -40,6 +40,7 @@ class Section:
     standing: int = FIRST_TIME  # the boundary in force before all of this
     fork: str = ""  # by whose name it is tentative; empty: it is stable
     undo: bool = False
+    on_disk: bool = False  # its rows are, and take memory only while they are read
 
     def __len__(self) -> int:
         return len(self.time)
@@ -214,6 +215,7 @@ def joined(parts: list[Section]) -> Section:
         time=np.concatenate([p.time for p in parts]),
         at=np.concatenate([p.at for p in parts]),
         bound=np.concatenate([p.bound for p in parts]),
+        on_disk=False,
     )
 
 

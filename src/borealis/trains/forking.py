@@ -12,7 +12,7 @@ import math
 import shutil
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,13 +25,13 @@ from borealis.entry.admission import Cursor
 from borealis.streams.section import Place, Section
 from borealis.streams.status import StreamState
 from borealis.trains.intake import Admission, Intake
+from borealis.trains.keeping import KEEP_BYTES, MEMORY_BYTES, KeepLimits
 from borealis.trains.line import Line
 from borealis.trains.merging import ByTime, Merged, cut_off
 from borealis.trains.relay import Relay, Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 ALPHA = 0.9  # of the delay that is promised: the rest is for the work
-FORKED_BYTES_MOST = 256 << 20  # of an input, pending in the trunk while a fork goes on; then both wait
 HALFWAY = 0.5  # of the time until a fork begins, all is made ready for it
 NOTICE_S = 0.5  # within which both copies of a unit notice that they can be corrected
 LOOK_S = 0.05  # between looks whether something can be read that is overdue
@@ -45,14 +45,16 @@ class DelayBound:
     patience_s: float  # alpha X: before what is pending is read without what is missing
     during_failure: Literal["process", "delay"] = "process"  # at once, or each as late as may be
     during_stabilization: Literal["process", "delay", "suspend"] = "process"  # the same, or not at all
+    keep: KeepLimits = field(default_factory=KeepLimits)  # of what the trunk has not read yet
 
     @classmethod
-    def of(cls, protection: Protection | None) -> DelayBound | None:
-        """Of a unit that is protected like this, if it promises an answer in time."""
+    def of(cls, protection: Protection | None, memory_bytes: int = MEMORY_BYTES) -> DelayBound | None:
+        """Of a unit that is protected like this, if it promises an answer in time; so much of an input is in memory."""
         if protection is None or protection.delay_us is None:
             return None
         policies = protection.during_failure, protection.during_stabilization
-        return cls(ALPHA * protection.delay_us / 1e6, *policies)
+        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes)
+        return cls(ALPHA * protection.delay_us / 1e6, *policies, keep)
 
 
 class Partner(Protocol):
@@ -287,7 +289,8 @@ def _reaches(cursor: Cursor, other: Cursor) -> bool:
 
 
 def _forked(intake: Intake) -> Intake:
-    return replace(intake, entry=ForkRelay(_relay(intake)), pending=deque(intake.pending), idle_tail=[])
+    mine = deque(replace(part) for part in intake.pending)  # what is found out of a part in reading it goes with it
+    return replace(intake, entry=ForkRelay(_relay(intake)), pending=mine, idle_tail=[])
 
 
 class Forking:

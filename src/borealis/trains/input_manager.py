@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from borealis.kernels.time_of import TimeOf
 from borealis.machine import HERE, Machine
 from borealis.streams.section import Section, wire_schema
 from borealis.threads import Task
-from borealis.trains.forking import FORKED_BYTES_MOST, FORKS, DelayBound, Forking, ForkLine, Partner
+from borealis.trains.forking import FORKS, DelayBound, Forking, ForkLine, Partner
 from borealis.trains.header import TrainInputs
 from borealis.trains.intake import READ_AHEAD, Admission, Intake
+from borealis.trains.keeping import Keeping, KeepLimits
 from borealis.trains.line import Cut, Line
 from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, Replay
 from borealis.trains.relay import Relay, SectionSource, StreamInput
@@ -34,6 +36,17 @@ from borealis.trains.train import Train
 TRAINS_AHEAD = 2  # trains made before they are asked for
 HELD_UP_S = 1.0  # from when on it is told that streams wait for another
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What waits for the trunk to read it."""
+
+    rows: int
+    memory_bytes: int
+    disk_bytes: int
+    full: list[str]  # inputs of which no more is kept: both lines wait
+    trouble: str  # why the disk takes no more; empty: it does
 
 
 class InputManager:
@@ -84,6 +97,7 @@ class InputManager:
         if bound is not None:
             how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork, on_prepare)
             self._forking = Forking(self._trunk, *how)
+        self._keeping = Keeping(KeepLimits() if bound is None else bound.keep, machine)
         self._is_forks_turn = False
         self._rehearsal: int | None = None  # the number of a train of nothing, of a fork that may begin
         self._paused = False
@@ -255,6 +269,18 @@ class InputManager:
         """For how long what has come waits for a stream that has not come so far."""
         since = self._held_since
         return 0.0 if since is None else self.clock.now() - since
+
+    def kept(self) -> Kept:
+        """What has arrived and is not read for good, by input; it is much while there is a fork."""
+        with self._changed:
+            intakes, full = self._intakes.values(), self._keeping.is_full
+            return Kept(
+                self._trunk.waiting,
+                sum(i.size - i.on_disk for i in intakes),
+                sum(i.on_disk for i in intakes),
+                [name for name, i in self._intakes.items() if self.fork is not None and full(i)],
+                self._keeping.trouble if self.fork is not None else "",
+            )
 
     def held_up(self) -> tuple[str, float] | None:
         """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
@@ -432,7 +458,7 @@ class InputManager:
             return False  # what is pending goes into trains, then comes the failure; live inputs might never pause
         news = False
         for name, intake in self._intakes.items():
-            while not intake.source_ended and intake.failure is None and not self._is_full(intake):
+            while not intake.source_ended and intake.failure is None and not self._is_full(name, intake):
                 try:
                     item = intake.read.get_nowait()
                 except queue.Empty:
@@ -454,9 +480,11 @@ class InputManager:
                     news = news or not self._enough()
         return news
 
-    def _is_full(self, intake: Intake) -> bool:
+    def _is_full(self, name: str, intake: Intake) -> bool:
         """Whether enough of an input is pending; while there is a fork, the trunk keeps what it has to read later."""
-        return intake.full(self.admission) if self.fork is None else intake.size >= FORKED_BYTES_MOST
+        if (fork := self.fork) is None:
+            return intake.full(self.admission)
+        return not self._keeping.has_room((intake, fork.intakes[name]))
 
     def _enough(self) -> bool:
         """Whether what is pending makes a full train."""

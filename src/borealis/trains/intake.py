@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.connectors.source import Source
+from borealis.disk import Disk
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
+from borealis.streams.held import HELD_BYTES
 from borealis.streams.section import Section, empty_rows
+from borealis.streams.spill import PIECE_BYTES, spilled
 from borealis.threads import Mailbox
 from borealis.trains.relay import Relay, Relayed, SectionSource
 
@@ -50,6 +54,8 @@ class Intake:
     failure: BaseException | None = None  # what stands behind the last row that could be read
     rows: int = 0  # pending
     size: int = 0  # of pending rows, in bytes
+    on_disk: int = 0  # of these
+    pieces: int = 0  # that are on disk, of what is pending
 
     def add(self, admitted: Admitted | Relayed) -> None:
         """Keep admitted rows until a train takes them."""
@@ -57,6 +63,34 @@ class Intake:
             self.pending.append(admitted)
             self.rows += len(admitted)
             self.size += admitted.nbytes
+            self.on_disk += _bytes_on_disk(admitted)
+            self.pieces += _is_on_disk(admitted)
+
+    @property
+    def in_memory(self) -> int:
+        """About how much memory takes what is pending."""
+        return self.size - self.on_disk + HELD_BYTES * (len(self.pending) - self.pieces)
+
+    def spill(self, disk: Disk, least: int) -> None:
+        """Move the oldest of what is in memory to the disk, so many bytes at least; after an OSError, fewer.
+
+        What is read, and in which order, stays the same. What another line has not read stays in memory for it.
+        """
+        left, kept = deque(self.pending), deque[Admitted | Relayed]()
+        try:
+            while left and least > 0:
+                run = _run(left)
+                if run:
+                    kept.append(replace(run[0], section=spilled([part.section for part in run], disk)))
+                    least -= sum(part.nbytes + HELD_BYTES for part in run)
+                for _ in run:
+                    left.popleft()
+                if not run:
+                    kept.append(left.popleft())
+        finally:
+            self.pending = kept + left
+            self.size = sum(part.nbytes for part in self.pending)
+            self.on_disk, self.pieces = (sum(map(one, self.pending)) for one in (_bytes_on_disk, _is_on_disk))
 
     def take(self, count: int) -> Admitted | Relayed:
         """The next rows, so many of them, all from the first batch that is pending; one more, not to cut a pair."""
@@ -131,13 +165,37 @@ class Intake:
         self.pending.popleft()
         if late is not None:
             self.pending.appendleft(late)
+        else:
+            self.pieces -= _is_on_disk(early)
         self.rows -= len(early)
         self.size = max(0, self.size - early.nbytes) if self.pending else 0
+        self.on_disk = max(0, self.on_disk - _bytes_on_disk(early)) if self.pending else 0
         return early
 
     @property
     def done(self) -> bool:
         return self.cut.ended
+
+
+def _is_on_disk(part: Admitted | Relayed) -> bool:
+    return isinstance(part, Relayed) and part.section.on_disk
+
+
+def _bytes_on_disk(part: Admitted | Relayed) -> int:
+    return part.nbytes if _is_on_disk(part) else 0
+
+
+def _run(parts: Iterable[Admitted | Relayed]) -> list[Relayed]:
+    """The first of them, if they are in memory and can be one piece on disk."""
+    run, size = list[Relayed](), 0
+    for part in parts:
+        if not isinstance(part, Relayed) or part.section.on_disk or size >= PIECE_BYTES:
+            break
+        if run and not part.goes_on(run[-1]):
+            break
+        run.append(part)
+        size += part.nbytes
+    return run
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,11 @@ class Relayed:
         """Where the second halves of pairs stand: each goes into the train of the first, as one event."""
         return second_halves(self.section.rows)
 
+    def goes_on(self, other: Relayed) -> bool:
+        """Whether both can be one: nothing is between them."""
+        early, late = other.section, self.section
+        return not (self.leaps or self.jumps) and early.is_continued_by(late) and early.final == late.standing
+
     def whole(self, count: int) -> int:
         """So many rows, or one more, so that no pair is cut."""
         return count + 1 if count in self.seconds else count

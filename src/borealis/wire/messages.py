@@ -405,6 +405,10 @@ class Forked(MessagePart):
     seconds: float  # since then
     tuples: int = 0  # it has given so many, tentatively
     kept: int = 0  # rows that are pending, for the right answers
+    memory_bytes: int = 0  # of these
+    disk_bytes: int = 0  # and on the disk of the node
+    full: list[str] = []  # streams of which no more can be kept: nothing is answered in time
+    disk_trouble: str = ""  # why the disk takes no more
     stable_in_s: float | None = None  # until those are made, about, if nothing is missing
 
 

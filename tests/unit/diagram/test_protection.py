@@ -63,6 +63,9 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
         ({"ha": "passive", "bucket": "1 s"}, "a bucket makes no sense with 'merge: arrival'. Hint: say merge: time"),
         ({"ha": "passive", "merge": "time", "bucket": "0 s"}, "'bucket' must be more than zero"),
         ({"ha": "none", "merge": "time"}, "'merge: time' without an approach"),
+        ({"ha": "passive", "keep": "1 GB"}, "how much to keep is said without a bound. Hint: say delay, such as 3 s"),
+        ({"ha": "passive", "delay": "3 s", "keep": "1 kB"}, "'keep' of 1 kB is too little. Hint: give it a megabyte"),
+        ({"ha": "passive", "delay": "3 s", "keep": "much"}, "'much' is not a size. Hint: write a number and a unit"),
         ({"ha": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
     ],
 )
@@ -71,6 +74,16 @@ def test_what_is_wrong_is_told(fields: dict[str, Any], says: str) -> None:
         Protection(**fields)
     assert str(e.value).startswith("protection 'all': ")
     assert says in str(e.value)
+
+
+def test_how_much_is_kept_goes_with_the_bound() -> None:
+    one = Protection(ha="amnesia", delay="3 s", keep="2GiB")
+    assert one.keep_bytes == 2 << 30
+    assert one.plain() == {"ha": "amnesia", "delay": "3 seconds", "keep": "2GiB"}
+    assert Protection(**one.plain()) == one
+    left = chosen(one, ha="passive", merge="arrival")
+    assert left is not None
+    assert left.keep is None
 
 
 def test_one_for_all_units() -> None:

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.disk import LocalDisk
 from borealis.errors import GoneError, StateError, StreamError
+from borealis.machine import Machine
 from borealis.streams import held
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits
 from borealis.streams.section import NOTHING, Section
@@ -236,6 +238,7 @@ def test_nothing_at_all_is_not_held() -> None:
 
 def test_a_full_queue_stops_the_writer_until_the_reader_comes() -> None:
     queue = new(most=1)
+    queue.limits = dataclasses.replace(queue.limits, disk_bytes=0)
     assert queue.has_room()
     put(queue, 3)  # one always has room
     assert not queue.has_room()
@@ -248,6 +251,38 @@ def test_a_full_queue_stops_the_writer_until_the_reader_comes() -> None:
     queue.ack("r", 1, 3)
     writing.result()
     assert (queue.first_id, queue.next_id) == (3, 5)
+
+
+def test_what_readers_have_and_need_yet_is_on_disk_and_stops_the_writer_later() -> None:
+    queue = OutputQueue("d/x", SCHEMA, QueueLimits(40_000, memory_bytes=20_000, disk_bytes=100_000), readers=["r"])
+    while queue.has_room():  # a reader that does not come stops it soon
+        put(queue, 100)
+    here = queue.next_id
+    assert told(queue.read(0, FIRST_TIME, 0))[0] == list(range(here))
+    queue.ack("r", 0, here)
+    while queue.has_room():
+        put(queue, 100)
+        queue.ack("r", 0, queue.next_id)
+    assert 3 * here < queue.next_id < 9_000
+    assert queue._held.in_memory < 25_000
+    assert len(queue.snapshot().sections) < 30  # small ones are one on disk
+    assert told(queue.read(7, FIRST_TIME, 0))[0] == list(range(7, queue.next_id))  # should the reader die
+    queue.ack("r", 1, here)
+    assert queue.has_room()
+
+
+def test_a_disk_that_refuses_leaves_a_queue_as_full_as_without_one() -> None:
+    class Refusing(LocalDisk):
+        def spill(self, data: Any) -> pa.Buffer:
+            raise OSError(28, "No space left on device")
+
+    limits = QueueLimits(40_000, memory_bytes=20_000)
+    queue = OutputQueue("d/x", SCHEMA, limits, readers=["r"], machine=Machine(disk=Refusing()))
+    while queue.has_room():
+        put(queue, 100)
+        queue.ack("r", 0, queue.next_id)
+    assert 40_000 <= queue.status().held_bytes < 45_000
+    assert told(queue.read(0, FIRST_TIME, 0))[0] == list(range(queue.next_id))
 
 
 def test_the_slowest_reader_counts_until_it_is_forgotten() -> None:
