@@ -120,7 +120,7 @@ def merge_bounds(inputs: list[Bounds]) -> Bounds:
     time = np.concatenate([b.time for b in inputs])
     order = np.argsort(cause, kind="stable")
     cause, which, time = cause[order], which[order], time[order]
-    least = np.full(len(cause), np.iinfo(np.int64).max)
+    least = np.full(len(cause), LAST_TIME)
     for i, b in enumerate(inputs):
         seen = np.where(which == i, time, b.standing)
         least = np.minimum(least, np.maximum.accumulate(seen))
