@@ -12,8 +12,8 @@ KNOWN_MOST = 1_000
 
 
 class OfSchema(Generic[T]):
-    """Remembers by identity, and else by names first: Arrow makes a new object whenever a table is asked for its schema,
-    and to hash one takes longer than a small train.
+    """Remembers by identity, and else by the names of columns: Arrow makes a new object whenever a table is asked for
+    its schema, and to hash one takes longer than a small train.
 
     >>> count = OfSchema(len)
     >>> count(pa.schema([("a", pa.int64())]))

@@ -55,11 +55,11 @@ def train_bounds(program: Program, train: TrainInputs) -> dict[str, Bounds]:
     """The boundaries of every flow, from the train's header."""
     inputs = {}
     for name, one in train["inputs"].items():
-        inputs[name] = Bounds(one["standing"], np.array(one["cause"], np.int64), np.array(one["bound"], np.int64))
+        cause, time = np.array(one["cause"], np.int64), np.array(one["bound"], np.int64)
+        inputs[name] = Bounds(one["standing"], cause, time)
         # late tuples come with no promise at all, until the input ends
-        ended = inputs[name].time == LAST_TIME
-        standing = LAST_TIME if one["standing"] == LAST_TIME else FIRST_TIME
-        inputs[f"{name}.late"] = Bounds(standing, inputs[name].cause[ended], inputs[name].time[ended])
+        standing, ends = LAST_TIME if one["standing"] == LAST_TIME else FIRST_TIME, one["bound"][-1:] == [LAST_TIME]
+        inputs[f"{name}.late"] = Bounds(standing, cause[-1:], time[-1:]) if ends else Bounds(standing)
     late = [inputs[f"{name}.late"] for name in train["inputs"]]
     return all_bounds(program, inputs) | {ERRORS: merge_bounds(late)}
 
