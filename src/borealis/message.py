@@ -30,7 +30,7 @@ class Message(MessagePart):
     v: Literal[1] = 1
 
     def encode(self) -> bytes:
-        return self.model_dump_json().encode()
+        return self.__pydantic_serializer__.to_json(self)
 
     @classmethod
     def decode(cls: type[M], data: bytes | str | Any) -> M:

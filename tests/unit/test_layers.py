@@ -36,11 +36,19 @@ def layers() -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 
 
+Telling = list[ast.Import | ast.ImportFrom | ast.Attribute]
+
+
+def telling(code: str) -> Telling:
+    """What of a file says whom it knows; its tree is walked once."""
+    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Attribute)]
+
+
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Each file, by its path below the package, as a syntax tree."""
-    files = sorted(ROOT.rglob("*.py"))
-    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+def files() -> dict[str, Telling]:
+    """Each file, by its path below the package."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): telling(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def package(file: str) -> str:
@@ -51,8 +59,8 @@ def package(file: str) -> str:
 def imports() -> list[tuple[str, str, str]]:
     """File, its package, and what it imports; names of packages and modules of ours without `borealis`."""
     all_found = []
-    for file, tree in trees().items():
-        for node in ast.walk(tree):
+    for file, nodes in files().items():
+        for node in nodes:
             found = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file}: relative imports hide where things are"
@@ -62,17 +70,17 @@ def imports() -> list[tuple[str, str, str]]:
     return all_found
 
 
-def uses(tree: ast.Module, module: str, names: set[str]) -> bool:
+def uses(nodes: Telling, module: str, names: set[str]) -> bool:
     """Whether code takes one of these names from a module, or from something in it, under whatever name it has it."""
     ours = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             ours |= {a.asname or a.name for a in node.names if a.name == module}
         elif isinstance(node, ast.ImportFrom) and node.module == module:
             if names & {a.name for a in node.names}:
                 return True
             ours |= {a.asname or a.name for a in node.names}
-    taken = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in names)
+    taken = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr in names)
     return any(ast.unparse(node.value).split(".")[0] in ours for node in taken)
 
 
@@ -106,17 +114,17 @@ def test_a_library_is_known_where_it_belongs(library: str) -> None:
     ],
 )
 def test_what_counts_as_asking_for_the_time(code: str, is_used: bool) -> None:
-    assert uses(ast.parse(code), "datetime", NOW) == is_used
+    assert uses(telling(code), "datetime", NOW) == is_used
 
 
 def test_only_the_clock_knows_the_time() -> None:
     wrong = {file for file, _, name in imports() if name == "time"}
-    wrong |= {file for file, tree in trees().items() if uses(tree, "datetime", NOW)}
+    wrong |= {file for file, nodes in files().items() if uses(nodes, "datetime", NOW)}
     assert wrong == {"clock.py"}
 
 
 def test_what_is_simulated_is_given_its_threads_and_its_chance() -> None:
     wrong = {file for file, _, name in imports() if name.split(".")[0] in GIVEN}
-    wrong |= {file for file, tree in trees().items() if uses(tree, "queue", QUEUES)}
+    wrong |= {file for file, nodes in files().items() if uses(nodes, "queue", QUEUES)}
     own = {file for file in wrong if package(file) in SIMULATED}
     assert own == set(SYSTEMS_OWN)

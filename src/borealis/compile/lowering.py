@@ -46,6 +46,18 @@ class CatalystStep:
 
 
 @dataclass(frozen=True)
+class Stateless:
+    """What Spark says of a stateless step: its result, whether what it reads can be JSON, and its exact Arrow twins."""
+
+    schema: StructType
+    as_json: bool
+    twins: Mapping[str, Any]
+
+
+Answers = dict[tuple[Any, ...], Stateless]  # of one session, by what was asked
+
+
+@dataclass(frozen=True)
 class Channel:
     """A flow that comes out of Catalyst: where it started, and what Catalyst does to it on the way."""
 
@@ -84,9 +96,11 @@ class Lowering:
         shared: bool,
         aside: bool,
         histories: Mapping[str, int] | None = None,
+        answers: Answers | None = None,
     ) -> None:
         self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
         self._histories = histories or {}  # of arrows that carry revisions: how far back these go
+        self._answers = {} if answers is None else answers
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -227,17 +241,12 @@ class Lowering:
 
     def _stateless(self, box: Box, source: str, out: str, step: CatalystStep) -> None:
         flow = self._flows[source]
-        frame = empty(self.spark, flow.schema)
         texts = {"": step.predicate} if step.predicate is not None else dict(step.exprs)
-        schema = flow.schema
-        if step.predicate is None:
-            with blaming(box, frame.columns):
-                made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
-            require_per_tuple(box, made)
-            schema = nullable(made.schema)
-        step = replace(step, as_json=self._is_json(frame))
-        exprs = {} if flow.channel is not None else translate_all(frame, texts)
-        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        asked = (flow.schema.json(), flow.channel is None, self.aside, step.predicate, step.exprs)
+        if (said := self._answers.get(asked)) is None:
+            said = self._answers[asked] = self._ask(box, flow, step, texts)
+        schema, twins = said.schema, said.twins
+        step = replace(step, as_json=said.as_json)
         if flow.channel is not None or len(twins) < len(texts):
             require_nullable(box, flow.schema)
             require_nullable(box, schema)
@@ -260,6 +269,17 @@ class Lowering:
         if CAME in schema.names:
             options["again"] = True  # what fails here failed when it first came
         self._step(op, box, out, (source,), schema, flow.level, flow.parted, options)
+
+    def _ask(self, box: Box, flow: _Flow, step: CatalystStep, texts: Mapping[str, str]) -> Stateless:
+        frame, schema = empty(self.spark, flow.schema), flow.schema
+        if step.predicate is None:
+            with blaming(box, frame.columns):
+                made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
+            require_per_tuple(box, made)
+            schema = nullable(made.schema)
+        exprs = {} if flow.channel is not None else translate_all(frame, texts)
+        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        return Stateless(schema, self._is_json(frame), twins)
 
     def _is_json(self, frame: DataFrame) -> bool:
         """Whether Spark can write a frame's rows as JSON, for those that fail."""

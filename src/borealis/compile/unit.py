@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.analyze import analyze, time_of
 from borealis.compile.boxes import form_of
-from borealis.compile.lowering import CatalystStep, Lowering, Outlet
+from borealis.compile.lowering import Answers, CatalystStep, Lowering, Outlet
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.history import CONFLICT, EXPIRED, History
 from borealis.diagram.cut import Piece
@@ -55,12 +55,14 @@ def compile_unit(
     headers: bool = False,
     schemas: dict[str, StructType] | None = None,
     errors: str | None = None,
+    answers: Answers | None = None,
 ) -> Compiled:
     """The program of a checked diagram, or of one piece of it: streams in, streams out, each known by its arrow.
 
     `headers`: its outputs will be asked for their times; those of a piece have times and causes, so that boundaries can
     be put among them. `schemas`: as `analyze` found them. `errors`: the output for tuples that a box cannot take; None:
-    they fail their train. A piece has its own.
+    they fail their train. A piece has its own. `answers`: what Spark said of stateless steps, where its session and its
+    settings were the same; what it says now is added.
     """
     schemas = analyze(spec, spark) if schemas is None else schemas
     boxes, times = spec.topological(), {}
@@ -78,7 +80,7 @@ def compile_unit(
     if buckets > 1:
         hidden = (TIME, CAUSE, SUB)  # what one bucket sends is in order as it comes
     shared, histories = not any(box.stateful for box in boxes), revised_arrows(spec)
-    low = Lowering(spark, buckets, shared=shared, aside=errors is not None, histories=histories)
+    low = Lowering(spark, buckets, shared=shared, aside=errors is not None, histories=histories, answers=answers)
     for name in inputs:
         low.add_input(name, schemas[name])
     for box in boxes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from math import gcd
 from typing import Any, ClassVar, Literal, TypeVar
@@ -305,28 +305,8 @@ class Spec(Frozen):
 
     @classmethod
     def from_yaml(cls, text: str) -> Spec:
-        """The diagram in a YAML text, its pieces checked one by one."""
-        data = notation.load(text)
-        if not isinstance(data, dict) or "borealis" not in data:
-            raise DiagramError("not a diagram", hint="its first line is 'borealis: 1'")
-        if data["borealis"] != str(VERSION):
-            seen = data["borealis"] if isinstance(data["borealis"], str) else brief(data["borealis"])
-            raise DiagramError(
-                f"a diagram of version {seen[:SHOWN_MOST]}", hint=f"this Borealis reads version {VERSION}"
-            )
-        keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection", "errors")
-        _known("diagram", data, keys)
-        name = data.get("name")
-        if not isinstance(name, str) or not name:
-            raise DiagramError("the diagram has no name", hint="add a line such as 'name: traffic'")
-        return cls(
-            name=name,
-            inputs=tuple(_read_input(n, body) for n, body in _section(data, "inputs")),
-            boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
-            outputs=tuple(_read_output(n, body) for n, body in _section(data, "outputs")),
-            protection=protection.read(data["protection"]) if data.get("protection") else (),
-            errors=data.get("errors"),
-        )
+        """The diagram in a YAML text, its pieces checked one by one; a text is read once, as all of it is frozen."""
+        return _of_yaml(text)
 
     def fingerprint(self) -> str:
         """What tells this diagram from any other: the SHA-256 of its YAML form."""
@@ -335,6 +315,29 @@ class Spec(Frozen):
     @cached_property
     def _fingerprint(self) -> str:
         return hashlib.sha256(self.to_yaml().encode()).hexdigest()
+
+
+@lru_cache(32)
+def _of_yaml(text: str) -> Spec:
+    data = notation.load(text)
+    if not isinstance(data, dict) or "borealis" not in data:
+        raise DiagramError("not a diagram", hint="its first line is 'borealis: 1'")
+    if data["borealis"] != str(VERSION):
+        seen = data["borealis"] if isinstance(data["borealis"], str) else brief(data["borealis"])
+        raise DiagramError(f"a diagram of version {seen[:SHOWN_MOST]}", hint=f"this Borealis reads version {VERSION}")
+    keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection", "errors")
+    _known("diagram", data, keys)
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise DiagramError("the diagram has no name", hint="add a line such as 'name: traffic'")
+    return Spec(
+        name=name,
+        inputs=tuple(_read_input(n, body) for n, body in _section(data, "inputs")),
+        boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
+        outputs=tuple(_read_output(n, body) for n, body in _section(data, "outputs")),
+        protection=protection.read(data["protection"]) if data.get("protection") else (),
+        errors=data.get("errors"),
+    )
 
 
 def origin(arrow: str) -> str:

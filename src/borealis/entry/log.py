@@ -21,7 +21,7 @@ import pyarrow as pa
 from borealis.entry.admission import Cursor
 from borealis.errors import FullError, StateError
 from borealis.machine import HERE, Machine
-from borealis.state.delta import from_stream
+from borealis.state.delta import WRITE, from_stream
 from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, from_batch
 from borealis.streams.segments import SegmentLog
 from borealis.streams.snapshot import QueueSnapshot
@@ -100,7 +100,7 @@ def _tuples(part: Section) -> bytes | pa.Buffer:
         return b""
     batch = part.batch()
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=WRITE) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 

@@ -19,8 +19,8 @@ Late tuples come without boundaries, so state that is made of them is never let 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.passes.revisions import revised_arrows
@@ -45,9 +45,21 @@ def retention_horizon(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> di
 
     LAST_TIME: nothing that was read is needed. None: everything is. Finer than `retention_of` where outlets differ.
     """
-    found: dict[str, Span] = dict.fromkeys(piece.reads, LAST_TIME)
-    for outlet in piece.gives:
-        for arrow, span in _spans(spec, piece, (outlet,)).items():
+    return horizon_of(spec, piece)(bounds)
+
+
+def horizon_of(spec: Spec, piece: Piece) -> Callable[[Mapping[str, int]], dict[str, Span]]:
+    """`retention_horizon` of a unit, for boundaries that change again and again."""
+    spans = {outlet: _spans(spec, piece, (outlet,)) for outlet in piece.gives}
+    return partial(_horizon, piece.reads, spans)
+
+
+def _horizon(
+    reads: Sequence[str], spans: Mapping[str, Mapping[str, Span]], bounds: Mapping[str, int]
+) -> dict[str, Span]:
+    found: dict[str, Span] = dict.fromkeys(reads, LAST_TIME)
+    for outlet, behind in spans.items():
+        for arrow, span in behind.items():
             before = found[arrow]
             if span is None or before is None:
                 found[arrow] = None

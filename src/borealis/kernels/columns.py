@@ -88,7 +88,8 @@ def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[
 
 
 def take(columns: Columns, index: Int64s) -> Columns:
-    return {k: v[index] if isinstance(v, np.ndarray) else v.take(pa.array(index)) for k, v in columns.items()}
+    places = None if all(isinstance(v, np.ndarray) for v in columns.values()) else pa.array(index)
+    return {k: v[index] if isinstance(v, np.ndarray) else v.take(places) for k, v in columns.items()}
 
 
 def filtered(columns: Columns, keep: NDArray[np.bool_]) -> Columns:

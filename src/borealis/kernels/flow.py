@@ -34,7 +34,7 @@ class Bounds:
 
     def at(self, cause: Int64s) -> Int64s:
         """The boundary in force when rows of these causes come. Where they rise, as in a flow, that is one copy."""
-        every = np.insert(self.time, 0, self.standing)
+        every = behind_one(self.standing, self.time)
         if np.any(cause[1:] < cause[:-1]):
             return every[np.searchsorted(self.cause, cause, "left")]
         start = np.searchsorted(cause, self.cause, "right")
@@ -44,7 +44,7 @@ class Bounds:
         """The same so much earlier; the end of a stream stays where it is."""
         standing, *time = (behind(one, us) for one in (self.standing, *self.time.tolist()))
         later = np.array(time, np.int64)
-        rises = later > np.insert(later, 0, standing)[:-1]
+        rises = later > behind_one(standing, later[:-1]) if len(later) else np.empty(0, np.bool_)
         return Bounds(standing, self.cause[rises], later[rises])
 
 
@@ -67,12 +67,12 @@ class Flow:
     @cached_property
     def on_time(self) -> bool:
         """Whether no row lies behind the boundary at it."""
-        start = np.insert(np.searchsorted(self.cause, self.bounds.cause, "right"), 0, 0)
+        start = behind_one(0, self.cause.searchsorted(self.bounds.cause, "right"))
         filled = start < np.append(start[1:], len(self))
         if not filled.any():
             return True
         least = np.minimum.reduceat(self.time, start[filled])
-        return bool(np.all(least >= np.insert(self.bounds.time, 0, self.bounds.standing)[filled]))
+        return bool(np.all(least >= behind_one(self.bounds.standing, self.bounds.time)[filled]))
 
     def take(self, index: Int64s) -> Flow:
         """The rows at these places, in this order; the caller keeps (cause, sub) sorted."""
@@ -103,6 +103,13 @@ def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
     return Flow(_empty(schema), NOTHING, NOTHING, NOTHING, bounds)
 
 
+def behind_one(first: int, values: Int64s) -> Int64s:
+    """These values, and one before them."""
+    found = np.empty(len(values) + 1, np.int64)
+    found[0], found[1:] = first, values
+    return found
+
+
 def behind(boundary: int, by: int) -> int:
     """So far behind a boundary, not before the beginning of time; of a stream that has ended nothing is behind."""
     return boundary if boundary == LAST_TIME else max(boundary, FIRST_TIME + by) - by
@@ -113,14 +120,14 @@ def merge_bounds(inputs: list[Bounds]) -> Bounds:
     standing = min(b.standing for b in inputs)
     if len(inputs) == 1:
         return inputs[0]
-    cause = np.concatenate([b.cause for b in inputs])
-    if not len(cause):
+    if not any(len(b.cause) for b in inputs):
         return Bounds(standing)
+    cause = np.concatenate([b.cause for b in inputs])
     which = np.concatenate([np.full(len(b.cause), i) for i, b in enumerate(inputs)])
     time = np.concatenate([b.time for b in inputs])
     order = np.argsort(cause, kind="stable")
     cause, which, time = cause[order], which[order], time[order]
-    least = np.full(len(cause), np.iinfo(np.int64).max)
+    least = np.full(len(cause), LAST_TIME)
     for i, b in enumerate(inputs):
         seen = np.where(which == i, time, b.standing)
         least = np.minimum(least, np.maximum.accumulate(seen))

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from borealis.errors import OutputError
 from borealis.kernels.columns import to_numpy, whole
-from borealis.kernels.flow import Flow, rank_within
+from borealis.kernels.flow import NOTHING, Flow, rank_within
+from borealis.of_schema import OfSchema
 from borealis.tuples import HEADER, KIND, KIND_NAMES, Int8s, Int64s, Kind
 
 Bools = NDArray[np.bool_]
+INSERTION, DELETION, UPDATE_BEFORE, UPDATE_AFTER = map(np.int8, Kind)  # an enum takes its time to give one
 UNKNOWN = -1  # what stands for no kind
 NO_KIND = f"no kind that is known (one of {', '.join(KIND_NAMES)})"  # what a row has that has such a one
 
@@ -33,7 +35,7 @@ def kinds_of(rows: pa.Table | pa.RecordBatch) -> Int8s:
     if letters is not None:
         return _BY_LETTERS[letters]
     found = pc.index_in(given.fill_null(""), pa.array([*KIND_NAMES, ""])).fill_null(UNKNOWN).to_numpy().astype(np.int8)
-    kinds: Int8s = np.where(found == len(KIND_NAMES), np.int8(Kind.INSERTION), found)
+    kinds: Int8s = np.where(found == len(KIND_NAMES), INSERTION, found)
     return kinds
 
 
@@ -60,7 +62,8 @@ def takes_back(rows: pa.Table | pa.RecordBatch) -> Bools | None:
     """
     if KIND not in rows.schema.names:
         return None
-    found: Bools = np.isin(kinds_of(rows), (Kind.DELETION, Kind.UPDATE_BEFORE))
+    kinds = kinds_of(rows)
+    found: Bools = (kinds == DELETION) | (kinds == UPDATE_BEFORE)
     return found if found.any() else None
 
 
@@ -75,15 +78,15 @@ def mended(flow: Flow) -> Flow:
     whose halves are equal is nothing (Borealis 3.2).
     """
     kind = signs(flow)
-    if not len(kind) or not np.any(kind >= Kind.UPDATE_BEFORE):
+    if not len(kind) or not np.any(kind >= UPDATE_BEFORE):
         return flow
     first = pairs(flow, kind)
     same = first[_equal(flow, first, first + 1)]
-    if np.count_nonzero(kind >= Kind.UPDATE_BEFORE) > 2 * len(first):
+    if np.count_nonzero(kind >= UPDATE_BEFORE) > 2 * len(first):
         alone = kind.copy()
-        alone[kind == Kind.UPDATE_BEFORE] = Kind.DELETION
-        alone[kind == Kind.UPDATE_AFTER] = Kind.INSERTION
-        alone[first], alone[first + 1] = Kind.UPDATE_BEFORE, Kind.UPDATE_AFTER
+        alone[kind == UPDATE_BEFORE] = DELETION
+        alone[kind == UPDATE_AFTER] = INSERTION
+        alone[first], alone[first + 1] = UPDATE_BEFORE, UPDATE_AFTER
         at = flow.rows.schema.get_field_index(KIND)
         flow = flow.with_rows(flow.rows.set_column(at, flow.rows.schema.field(at), pa.array(alone)))
     if len(same):
@@ -93,28 +96,28 @@ def mended(flow: Flow) -> Flow:
 
 def second_halves(rows: pa.RecordBatch) -> Int64s:
     """Where the second halves of pairs stand, in rows of a stream that carries revisions; of any other nowhere."""
-    return _first_halves(_kinds_on_a_stream(rows)) + 1
+    return _first_halves(rows.column(KIND).to_numpy()) + 1 if _has_kinds(rows.schema) else NOTHING
 
 
 def ends_halfway(rows: pa.RecordBatch) -> bool:
     """Whether the last row is the first half of a pair."""
-    return bool(np.any(_kinds_on_a_stream(rows)[-1:] == Kind.UPDATE_BEFORE))
+    return _has_kinds(rows.schema) and bool((rows.column(KIND).to_numpy()[-1:] == UPDATE_BEFORE).any())
 
 
-def _kinds_on_a_stream(rows: pa.RecordBatch) -> Int8s:
-    named = rows.schema.names[-1:] == [KIND] and rows.schema.types[-1] == pa.int8()
-    kinds: Int8s = rows.column(KIND).to_numpy() if named else np.empty(0, np.int8)
-    return kinds
+@OfSchema
+def _has_kinds(schema: pa.Schema) -> bool:
+    """Whether these are the columns of a stream that carries revisions."""
+    return bool(schema.names[-1:] == [KIND] and schema.types[-1] == pa.int8())
 
 
 def pairs(flow: Flow, kind: Int8s) -> Int64s:
     """Where the first halves of pairs stand."""
-    halves = (kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER)
+    halves = (kind[:-1] == UPDATE_BEFORE) & (kind[1:] == UPDATE_AFTER)
     return np.flatnonzero(halves & (flow.cause[:-1] == flow.cause[1:]))
 
 
 def _first_halves(kind: Int8s) -> Int64s:
-    found: Int64s = np.flatnonzero((kind[:-1] == Kind.UPDATE_BEFORE) & (kind[1:] == Kind.UPDATE_AFTER))
+    found: Int64s = np.flatnonzero((kind[:-1] == UPDATE_BEFORE) & (kind[1:] == UPDATE_AFTER))
     return found
 
 
@@ -131,7 +134,7 @@ def _equal(flow: Flow, one: Int64s, other: Int64s) -> Bools:
 
 def adds(kind: Int8s) -> Bools:
     """Which rows add one; the others take one back."""
-    found: Bools = (kind == Kind.INSERTION) | (kind == Kind.UPDATE_AFTER)
+    found: Bools = (kind == INSERTION) | (kind == UPDATE_AFTER)
     return found
 
 

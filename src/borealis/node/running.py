@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
@@ -16,7 +15,7 @@ from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.classes import classify
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, Upstream, Want
-from borealis.ha.retention import retention_horizon
+from borealis.ha.retention import horizon_of
 from borealis.machine import HERE, Machine
 from borealis.node.feeds import StreamFeed
 from borealis.spark.query import Query
@@ -183,8 +182,7 @@ class RunningUnit(Running):
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
-        needed = partial(retention_horizon, self.run.spec, self.piece)
-        policy = Upstream(*common, needed=needed, clients=clients)
+        policy = Upstream(*common, needed=horizon_of(self.run.spec, self.piece), clients=clients)
         if self.retained_points:  # it came from another node, with its state
             policy.adopt(self.retained_points)
         return policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from borealis.node.node import Node
@@ -22,7 +21,8 @@ class Looks:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster, self._kernel = cluster, cluster.kernel
         self._over = False
-        self._served: dict[tuple[str, str, str, int], ServedSpan] = {}  # by process, diagram, unit and incarnation
+        # by process, diagram, unit and incarnation: from when until when, and the epoch
+        self._served: dict[tuple[str, str, str, int], tuple[float, float, str]] = {}
         self._followers: dict[Follower, tuple[int, Any, int]] = {}  # each one's number, its connection, its place
         self._fed: list[Fed] = []
 
@@ -40,7 +40,7 @@ class Looks:
 
     def faults(self, moved: Collection[str]) -> list[str]:
         """What is wrong. Units that moved keep their incarnation on another node."""
-        served = [one for one in self._served.values() if one.unit not in moved]
+        served = [ServedSpan(*key, *seen) for key, seen in self._served.items() if key[2] not in moved]
         return [*two_primaries(served), *deposed_heard(self._fed)]
 
     def hear(self, reader: str, follower: Follower) -> None:
@@ -57,7 +57,8 @@ class Looks:
         guard = node.guards.primaries.get(unit.key)
         if guard is None or guard.unit is not unit or unit.standby or not unit.started:
             return
-        now, incarnation, queue = self._kernel.now, guard.guard.incarnation, next(iter(unit.queues.values()))
-        key = (process.name, *unit.key, incarnation)
-        known = self._served.get(key) or ServedSpan(*key, now, now, queue.epoch)
-        self._served[key] = replace(known, stop=now)
+        key, now = (process.name, *unit.key, guard.guard.incarnation), self._kernel.now
+        if (known := self._served.get(key)) is not None:
+            self._served[key] = known[0], now, known[2]
+        else:
+            self._served[key] = now, now, next(iter(unit.queues.values())).epoch

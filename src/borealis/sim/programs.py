@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from borealis.compile.analyze import analyze, input_schema, time_of
+from borealis.compile.lowering import Answers
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import ERRORS, Input, Spec
@@ -21,6 +22,7 @@ class Programs:
         self._spark, self._mine, self._closed = spark, spark is None, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
+        self._answers: Answers = {}  # a diagram is cut in many ways, and most of its boxes are the same in all
         self._schemas: dict[Any, Any] = {}  # of inputs, by what their columns and keys say
         self._times: dict[Input, TimeOf] = {}
 
@@ -44,9 +46,9 @@ class Programs:
         if key not in self._compiled:
             errors = None if spec.errors == "fail" else spec.name + ERRORS  # of the whole; a piece has its own
             types = self.types(spec)
-            self._compiled[key] = compile_unit(
-                spec, self.spark(), buckets, piece=piece, schemas=types, errors=errors if piece is None else None
-            )
+            errors = errors if piece is None else None
+            how: Any = {"piece": piece, "schemas": types, "errors": errors, "answers": self._answers}
+            self._compiled[key] = compile_unit(spec, self.spark(), buckets, **how)
         return self._compiled[key]
 
     def input_schema(self, one: Input) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.errors import StateError
-from borealis.tuples import Int64s
+from borealis.tuples import FIRST_TIME, Int64s
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
     floors = [c.floor for c in changes if c.floor is not None]
     if spec.floor is not None and floors:
         # a row falls by any floor that came after it
-        lowest = np.iinfo(np.int64).min
+        lowest = FIRST_TIME
         newest_first = [lowest, *(lowest if c.floor is None else c.floor for c in reversed(changes))]
         keep &= puts[spec.floor].to_numpy() >= np.maximum.accumulate(newest_first)[::-1][put_age + 1]
     cuts = [c.cut for c in changes if c.cut is not None]
@@ -106,6 +106,8 @@ def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: 
 
 _MAGIC = b"BDL3"
 _ALIGN = 64
+SMALL_ROWS = 1_000  # of a table: up to there it is written to memory that grows, beyond into as much as it takes
+WRITE = pa.ipc.IpcWriteOptions()  # given, since Arrow asks the environment otherwise
 
 
 class BoxDelta:
@@ -113,8 +115,9 @@ class BoxDelta:
 
     def __init__(self, box: str, delta: Delta) -> None:
         changes = delta.values()
-        self._tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
-        sizes = [_stream_size(table) for table in self._tables]
+        tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
+        self._parts = [to_stream(table) if len(table) <= SMALL_ROWS else table for table in tables]
+        sizes = [one.size if isinstance(one, pa.Buffer) else _stream_size(one) for one in self._parts]
         parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
         head = json.dumps([parts, sizes, box]).encode()
         self._head = _MAGIC + struct.pack("<I", len(head)) + head
@@ -125,9 +128,12 @@ class BoxDelta:
     def write(self, sink: pa.NativeFile) -> None:
         """All of it, from the beginning of a file or a buffer on."""
         sink.write(self._head)
-        for table in self._tables:
+        for part in self._parts:
             sink.write(b"\0" * (-sink.tell() % _ALIGN))
-            _write_stream(sink, table)
+            if isinstance(part, pa.Buffer):
+                sink.write(part)
+            else:
+                _write_stream(sink, part)
 
     def buffer(self) -> pa.Buffer:
         buffer = pa.allocate_buffer(self.size)
@@ -169,6 +175,10 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
 
 def to_stream(table: pa.Table) -> pa.Buffer:
     """A table as one Arrow IPC stream."""
+    if len(table) <= SMALL_ROWS:
+        grown = pa.BufferOutputStream()
+        _write_stream(grown, table)
+        return grown.getvalue()
     buffer = pa.allocate_buffer(_stream_size(table))  # one that grows is copied again and again
     with pa.FixedSizeBufferWriter(buffer) as sink:
         _write_stream(sink, table)
@@ -182,7 +192,7 @@ def _stream_size(table: pa.Table) -> int:
 
 
 def _write_stream(sink: pa.NativeFile, table: pa.Table) -> None:
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=WRITE) as writer:
         writer.write_table(table)
 
 

@@ -225,6 +225,7 @@ def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     return batches[0] if batches else empty_rows(schema)
 
 
+@OfSchema
 def wire_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of a stream as they travel: the tuples' own, and behind them their times."""
     return schema.append(pa.field(TIME, pa.int64(), nullable=False))

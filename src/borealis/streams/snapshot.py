@@ -12,6 +12,7 @@ import pyarrow as pa
 from borealis.errors import StateError
 from borealis.of_schema import OfSchema
 from borealis.state import frame
+from borealis.state.delta import WRITE
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.section import Section, from_batch, wire_schema
 from borealis.tuples import TIME
@@ -46,7 +47,10 @@ class QueueSnapshot:
             return frame.pack(MARK, head, _no_sections(self.schema))
         tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
         schema = wire_schema(self.schema)
-        with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
+        with (
+            pa.ipc.new_stream(tuples, schema, options=WRITE) as rows,
+            pa.ipc.new_stream(boundaries, _BOUNDARIES, options=WRITE) as bounds,
+        ):
             for s in self.sections:
                 rows.write_batch(s.batch(schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]

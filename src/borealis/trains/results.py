@@ -30,7 +30,7 @@ from borealis.state.delta import box_of, to_stream
 from borealis.state.log import Key
 from borealis.trains.header import TrainHeader, TrainInputs
 from borealis.trains.location import joined, read
-from borealis.tuples import CAUSE, KIND, SUB, TIME, Int64s
+from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int64s
 
 if TYPE_CHECKING:
     from borealis.trains.progress import Progress
@@ -55,11 +55,11 @@ def train_bounds(program: Program, train: TrainInputs) -> dict[str, Bounds]:
     """The boundaries of every flow, from the train's header."""
     inputs = {}
     for name, one in train["inputs"].items():
-        inputs[name] = Bounds(one["standing"], np.array(one["cause"], np.int64), np.array(one["bound"], np.int64))
+        cause, time = np.array(one["cause"], np.int64), np.array(one["bound"], np.int64)
+        inputs[name] = Bounds(one["standing"], cause, time)
         # late tuples come with no promise at all, until the input ends
-        ended = inputs[name].time == np.iinfo(np.int64).max
-        standing = one["standing"] if one["standing"] == np.iinfo(np.int64).max else np.iinfo(np.int64).min
-        inputs[f"{name}.late"] = Bounds(standing, inputs[name].cause[ended], inputs[name].time[ended])
+        standing, ends = LAST_TIME if one["standing"] == LAST_TIME else FIRST_TIME, one["bound"][-1:] == [LAST_TIME]
+        inputs[f"{name}.late"] = Bounds(standing, cause[-1:], time[-1:]) if ends else Bounds(standing)
     late = [inputs[f"{name}.late"] for name in train["inputs"]]
     return all_bounds(program, inputs) | {ERRORS: merge_bounds(late)}
 

@@ -229,13 +229,13 @@ class UnitRun:
         made: TrainHeader = {
             "train": header["train"],
             "inputs": header["inputs"],
-            "program": str(self.scratch / "program.json"),
+            "program": f"{self.scratch}/program.json",
             "state": str(log.root),
             "manifest": None if inline else log.manifest(),
-            "results": str(self.scratch / RESULTS / str(number)),  # where workers put what is too large for the JVM
+            "results": f"{self.scratch}/{RESULTS}/{number}",  # where workers put what is too large for the JVM
             "diagram": self.spec.name,
             "writer_id": self.writer_id,
-            "troubles": str(self.scratch / TROUBLES),
+            "troubles": f"{self.scratch}/{TROUBLES}",
         }
         if "rehearsal" in header:
             made["rehearsal"] = True

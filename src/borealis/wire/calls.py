@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -66,13 +66,9 @@ class Calls:
             self._busy -= 1
             self._changed.notify_all()
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
+    def busy(self) -> _Busy:
+        """For as long as one is under way."""
+        return _Busy(self)
 
     def check(self) -> None:
         """Raises when it is time to end."""
@@ -85,6 +81,21 @@ class Calls:
             self.closing = True
             self._changed.wait_for(lambda: not self._busy, seconds)
             return self._busy
+
+
+class _Busy:
+    """Written out: every action passes here, and a generator costs more than the rest of it."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def __enter__(self) -> None:
+        self._calls.enter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._calls.leave()
 
 
 class Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -105,15 +116,20 @@ class Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             raise refusal(error, "a call") from None
 
 
-@contextmanager
-def answering(doing: str) -> Iterator[None]:
+class Answering:
     """Errors inside become answers."""
-    try:
-        yield
-    except (StopIteration, GeneratorExit):
-        raise
-    except Exception as error:
-        raise refusal(error, doing) from None
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise refusal(error, self._doing) from None
 
 
 def cut_connections(port: int) -> None:

@@ -12,7 +12,7 @@ from borealis.machine import HERE, Machine
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
 from borealis.streams.tentative import fork_place
-from borealis.wire.calls import Calls, StreamHost, answering
+from borealis.wire.calls import Answering, Calls, StreamHost
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
 
@@ -84,7 +84,7 @@ class ServedFeed:
         return self
 
     def __next__(self) -> tuple[pa.RecordBatch, bytes]:
-        with answering(f"a subscription to {self._wanted.stream}"):
+        with Answering(f"a subscription to {self._wanted.stream}"):
             if self._passing:
                 self._queue.ack(self._reader, 1, self._next)  # gRPC has taken what was pushed before
             while not self._is_over():

@@ -17,7 +17,7 @@ from borealis.errors import MachineError, WireError
 from borealis.hosts import is_flight
 from borealis.machine import HERE, Machine
 from borealis.wire.auth import OPEN, Security, host_of, require_security
-from borealis.wire.calls import Door, StreamHost, answering, cut_connections
+from borealis.wire.calls import Answering, Door, StreamHost, cut_connections
 from borealis.wire.feed import FeedTimings
 from borealis.wire.problems import arriving, log, refusal
 from borealis.wire.service import Service
@@ -133,13 +133,13 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         doing = "a publication"
-        with answering(doing), arriving(doing):
+        with Answering(doing), arriving(doing):
             command, schema = descriptor.command or b"", reader.schema
         self.service.put(command, schema, partial(_next, reader), writer.write)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         doing = "an action"
-        with answering(doing), arriving(doing):
+        with Answering(doing), arriving(doing):
             name, body = action.type, action.body
         return [self.service.act(name, body)]
 

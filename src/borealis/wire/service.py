@@ -14,7 +14,7 @@ from borealis.clock import Clock
 from borealis.errors import StreamError, WireError
 from borealis.machine import HERE, Machine
 from borealis.streams.section import empty_rows
-from borealis.wire.calls import Calls, StreamHost, answering
+from borealis.wire.calls import Answering, Calls, StreamHost
 from borealis.wire.feed import FeedTimings, ServedFeed
 from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Done, Export, Publish, Subscribe
 from borealis.wire.problems import arriving
@@ -50,7 +50,7 @@ class Service:
 
     def get(self, ticket: bytes, is_cancelled: Callable[[], bool]) -> tuple[pa.Schema, Outgoing]:
         """A subscription or an export. What is returned must be closed."""
-        with answering("a ticket"):
+        with Answering("a ticket"):
             if _is_export(ticket):
                 return PIECES, self._pieces(Export.decode(ticket))
             wanted, machine = Subscribe.decode(ticket), self._machine
@@ -62,7 +62,7 @@ class Service:
     ) -> None:
         """A publication: a receipt at once, then one for each batch. `read` returns None behind the last."""
         doing = "a publication"
-        with answering(doing):
+        with Answering(doing):
             publish = Publish.decode(command)
             entry = self._host.entry(publish.stream)
             with arriving(doing):
@@ -80,7 +80,7 @@ class Service:
 
     def act(self, name: str, body: bytes | pa.Buffer) -> bytes:
         """An order, and the answer to it."""
-        with answering("an action"):
+        with Answering("an action"):
             self.calls.check()
             with self.calls.busy():
                 return self._act(name, body)
@@ -88,7 +88,7 @@ class Service:
     def converse(self, read: Callable[[], Chunk | None], write: Callable[[bytes], None]) -> None:
         """Orders one after the other, each answered before the next; half the price of actions."""
         doing = "a conversation"
-        with answering(doing):
+        with Answering(doing):
             while True:
                 with arriving(doing):
                     if (chunk := read()) is None:
@@ -120,7 +120,7 @@ class Service:
             raise refused
 
     def _pieces(self, wanted: Export) -> Generator[pa.RecordBatch]:
-        with answering(f"export of {wanted.export}"):
+        with Answering(f"export of {wanted.export}"):
             for data in self._host.export(wanted.export, wanted.body.encode()):
                 for at in range(0, len(data), PIECE_BYTES_MOST):
                     self.calls.check()
