@@ -169,7 +169,6 @@ def allowed(spec: Spec, cuts: Sequence[str]) -> list[Way]:
     return [
         (approach, guarantee)
         for approach in APPROACHES
-        if approach != "replicas"  # see `_is_replicated` of `plan.py`
         for guarantee in GUARANTEES
         if is_allowed(spec, cuts, ha=approach, guarantee=guarantee)
     ]
@@ -188,6 +187,6 @@ def is_allowed(spec: Spec, cuts: Sequence[str], **how: Any) -> bool:
 
 @cache
 def ways_of(diagram: str) -> list[tuple[tuple[str, ...], str, str]]:
-    """All ways to run a diagram: cuts, approach, guarantee."""
+    """All ways to run a diagram: cuts, approach, guarantee. Replicas are drawn among active standbys (`plan.py`)."""
     spec = spec_of(diagram)
-    return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts)]
+    return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts) if way[0] != "replicas"]
