@@ -45,6 +45,10 @@ INPUTS = ("a", "b", "c")
 RATE = 1_000  # of each
 BUCKETS_MS = (10, 50, 100, 200, 500)
 MOST_OVER_MS = 15.0  # what a bucket may add beside its own length
+FIGURES = (  # in every line, if only as nothing
+    *("figure", "policy", "x_ms", "failure_s", "nodes", "state_rows", "delay_new_ms_max", "tentative"),
+    *("reconcile_ms", "stable_equal"),
+)
 SHOWN = (
     *("figure", "policy", "ha", "bucket_ms", "p50_ms", "added_ms", "x_ms", "failure_s", "rows_per_s", "nodes"),
     *("state_rows", "delay_new_ms_max", "tentative", "reconcile_ms", "pause_ms", "usual_ms", "stable_equal"),
@@ -122,6 +126,7 @@ def run(options: Options, say: Say) -> Lines:
         lines = part_by_part(
             {name: part for name, part in parts.items() if not options.only or name in options.only}, say
         )
+    lines = [dict.fromkeys(FIGURES) | one for one in lines]
     say(f"took {(time.monotonic() - began) / 60:.1f} minutes")
     if options.plot:
         plot([one for one in lines if "error" not in one], options.plot)

@@ -92,7 +92,7 @@ class Forwarding:
                     upto = new[ID][-1].as_py() + 1
                     self.sink.publish(new.select(names), Position(upto, stream.epoch))
                     self.rows += new.num_rows
-                with suppress(WireError):  # not connected just now; the next one says it, too
+                with suppress(WireError, StreamError):  # not connected just now; the next one says it, too
                     stream.ack(upto)
                 if self.rows == self.options.limit:
                     return

@@ -27,7 +27,6 @@ from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
-from borealis.streams.replicas import ReplicaState
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.wire.client import Peer
@@ -405,16 +404,16 @@ class Subscription:
 
         copies: dict[str, Peer] = {}
 
-        def state(address: str, within: float) -> ReplicaState:
+        def copy(address: str, within: float) -> QueueStatus:
             if address not in copies:
                 copies[address] = self._locator.peer(address)
-            return copies[address].say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within).state
+            return copies[address].say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within)
 
         def over() -> None:
             for peer in copies.values():
                 peer.close()
 
-        ReplicaWatch(self._follower, lambda: known, locate, state, over, machine=machine)
+        ReplicaWatch(self._follower, lambda: known, locate, copy, over, machine=machine)
 
     def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""

@@ -41,7 +41,7 @@ MERGES: tuple[str, ...] = get_args(Merge)
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
 OF_A_BOUND = ("delay", "delay_of", "during_failure", "during_stabilization", "reconcile", "keep")
-KEEP_LEAST = 1_000_000  # bytes
+KEEP_LEAST, KEEP_MOST = 1_000_000, 4_000_000_000  # bytes; upstream keeps no more
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
@@ -142,6 +142,8 @@ class Protection(Frozen):
             raise DiagramError("how much to keep is said without a bound", hint="say delay, such as 3 s")
         if self.keep is not None and parse_size(self.keep) < KEEP_LEAST:
             raise DiagramError(f"'keep' of {self.keep} is too little", hint="give it a megabyte at least: '1 MB'")
+        if self.keep is not None and parse_size(self.keep) > KEEP_MOST:
+            raise DiagramError(f"'keep' of {self.keep} is too much", hint="upstream keeps '4 GB' of a stream at most")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
             raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
         for field in ("interval", "ping", "patience", "bucket", "delay"):

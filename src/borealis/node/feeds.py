@@ -18,7 +18,6 @@ from borealis.errors import BorealisError, GoneError, StreamError, WireError
 from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
-from borealis.streams.replicas import ReplicaState
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.streams.tentative import Wants, fork_place
@@ -90,8 +89,8 @@ class Routes:
                 self._streams[stream] = replace(known, address=address, incarnation=incarnation)
                 self._changed.notify_all()
 
-    def put_fallback(self, stream: str, address: str, replicated: bool = False) -> None:
-        """The backup of a stream is there; if it is replicated, it can be read there."""
+    def put_fallback(self, stream: str, address: str | None, replicated: bool = False) -> None:
+        """The backup of a stream is there, if it has one; if it is replicated, it can be read there."""
         with self._changed:
             self._streams[stream] = replace(self._get(stream), fallback=address, replicated=replicated)
 
@@ -122,6 +121,12 @@ class Routes:
         """Where to go for a stream, as far as is known."""
         return self._get(stream).address or None
 
+    def copies(self, stream: str) -> list[str]:
+        """Addresses at which a stream is served, as far as is known."""
+        known = self._get(stream)
+        addresses = [known.address, known.fallback] if known.replicated else [known.address]
+        return [address for address in addresses if address]
+
     def known(self, stream: str) -> Location | None:
         """Where a stream is served, and where its backup stands by, without asking the coordinator."""
         known = self._get(stream)
@@ -137,7 +142,7 @@ class Routes:
         found = self._ask(stream)
         if found is not None:
             self.put(stream, found.address)
-            if found.fallback is not None:
+            if found.fallback is not None or found.replicated:
                 self.put_fallback(stream, found.fallback, found.replicated)
         known = self.known(stream)
         if known is None:
@@ -212,7 +217,7 @@ class AckSender:
             try:
                 self._peers.at(address).ack(*acks, within=self._timings.answer_s)
             except WireError:
-                failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others no writer waits
+                failed |= keys
             except BorealisError as error:
                 log.info("an acknowledgement was refused: %s", error)
         return failed
@@ -221,12 +226,13 @@ class AckSender:
 def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
     """Have a stream retained for a reader from a tuple on, before it reads; raises if that cannot be had now.
 
-    This node does not read the stream yet, so it may not have noticed that it is served elsewhere by now.
+    This node does not read the stream yet, so it may not have noticed that it is served elsewhere by now. Of two copies
+    that serve it, the other is told as well; if it is away it will hear of the reader from the first, or from itself.
     """
 
     def keep(address: str) -> None:
         queue = routes.local(stream)
-        if queue is not None:
+        if queue is not None and (len(routes.copies(stream)) < 2 or address in (LOCAL, routes.here())):
             queue.register(reader, position)
         else:
             ack = Ack(stream=stream, reader=reader, level=1, upto=position)
@@ -239,7 +245,11 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
         there = routes.look_up(stream)
         if there.address == known.address:
             raise
-        keep(there.address)
+        known = there
+        keep(known.address)
+    if known.replicated and known.fallback:
+        with suppress(BorealisError):
+            keep(known.fallback)
 
 
 class LocalFeed:
@@ -322,7 +332,7 @@ class StreamFeed:
         self._follower.go_on(start, boundary)
         if self._replicated:
             look_up = partial(self._routes.look_up, self.stream)
-            ReplicaWatch(self._follower, self._recall, look_up, self._state, machine=self._machine)
+            ReplicaWatch(self._follower, self._recall, look_up, self._copy, machine=self._machine)
         for section in self._follower:
             self._gone, self.waiting_for, self.seen = 0, "", True
             if isinstance(feed := self._follower.feed, WireSubscription):
@@ -374,7 +384,7 @@ class StreamFeed:
         if self.seen:  # until then a stream may begin again
             wanted = wanted.model_copy(update={"epoch": self.epoch})
         feed = LocalFeed(queue, wanted, look_s) if queue is not None else self._peers.at(address).subscribe(wanted)
-        self.epoch, self._anywhere = feed.epoch, False
+        self.epoch, self._anywhere, self.waiting_for = feed.epoch, False, ""
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)
         return feed
 
@@ -387,12 +397,12 @@ class StreamFeed:
         """The stream is served elsewhere now: leave the node that serves it here."""
         self._follower.look_again()
 
-    def _state(self, address: str, within: float) -> ReplicaState:
+    def _copy(self, address: str, within: float) -> QueueStatus:
         """How the copy at an address is."""
         self._routes.check_way(self.stream)
         if (queue := self._local(address)) is not None:
-            return queue.status().state
-        return self._peers.at(address).say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within).state
+            return queue.status()
+        return self._peers.at(address).say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within)
 
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""

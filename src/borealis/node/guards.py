@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -209,6 +210,11 @@ class Guards:
         unit.step_down(address)
         self.machine.threads.start("step-down", partial(self._node.drop_unit, unit, address or None))
 
+    def _look_up(self, stream: str) -> None:
+        """Where it is may have changed."""
+        with suppress(BorealisError):
+            self.routes.look_up(stream)
+
     def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
         """Have upstream keep nothing for a name that the unit reads under no more; says whether upstream knows.
 
@@ -216,15 +222,17 @@ class Guards:
         """
         known, positions = True, unit.run.step().positions() if unit.feeds else {}
         for name, feed in unit.feeds.items():
-            queue, address = self.routes.local(feed.stream), self.routes.address(feed.stream)
+            queue, order = self.routes.local(feed.stream), Forget(stream=feed.stream, reader=reader)
             try:
                 keep_from(self.routes, self.peers, feed.stream, feed.reader, positions[name])
                 if queue is not None:
                     queue.forget(reader)
-                elif address is not None:
-                    order = Forget(stream=feed.stream, reader=reader)
-                    self.peers.at(address).act("unread", order, Done, within=TIMINGS.forget_s)
+                copies = self.routes.copies(feed.stream)  # the one names its readers to the other
+                for address in copies if queue is None or len(copies) > 1 else ():
+                    if queue is None or address != self.routes.here():
+                        self.peers.at(address).act("unread", order, Done, within=TIMINGS.forget_s)
             except BorealisError as error:
                 log.info("stream %s still keeps tuples for %s: %s", feed.stream, reader, error)
+                self._look_up(feed.stream)
                 known = False
         return known

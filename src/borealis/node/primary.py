@@ -19,13 +19,15 @@ from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Protect, Takeover
+from borealis.wire.service import PARCEL_BYTES_MOST
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
     from borealis.node.running import RunningEntry, RunningUnit
 
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
-HEARD_S = 1.0  # what the backup said is news for so long
+WHOLE_BYTES_MOST = PARCEL_BYTES_MOST * 3 // 4  # of tuples that are held; the rest is for state
+HEARD_S = 1.0  # what the other copy said is news for so long
 MANY = 50  # parcels in a row that did not arrive, before that is logged again
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
@@ -269,6 +271,10 @@ class PrimaryGuard:
         if alone:
             self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
         if want is None or compose is None:
+            return
+        size = sum(queue.status().held_bytes for queue in self.unit.queues.values()) if want.kind == "whole" else 0
+        if size > WHOLE_BYTES_MOST:
+            self._remove_backup(f"{size:,} bytes are kept for readers: more than a backup can be sent")
             return
         try:
             parcel = compose()

@@ -153,8 +153,10 @@ class RunningUnit(Running):
         if fork is not None:
             how: StreamState = "suspended" if fork.order.suspended else "stabilization"
             return how if fork.order.stabilizing else "failure"
-        is_cut_off = any(feed.waiting_for for feed in self.feeds.values())
-        return "failure" if is_cut_off or self.run.manager.held_s() >= self.timings.held_s else "stable"
+        stands = self.failure or self.run.manager.failure or self.restarting or self.restart_at is not None
+        if stands or self.frozen_since is not None or any(feed.waiting_for for feed in self.feeds.values()):
+            return "failure"
+        return "failure" if self.run.manager.held_s() >= self.timings.held_s else "stable"
 
     @property
     def ended(self) -> bool:

@@ -15,6 +15,7 @@ from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Acks, Parcel
+from borealis.node.primary import HEARD_S
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -26,8 +27,6 @@ from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, Parce
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
-
-HEARD_S = 1.0  # a message of the other copy is news for so long
 
 log = logging.getLogger("borealis.node")
 

@@ -63,6 +63,7 @@ class Follower:
         self.stopped, self.opened = machine.threads.event(), machine.threads.event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self.address = ""  # of the node that it reads from, while there is one
+        self.over = False  # nobody iterates any more
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self.wants, self._pause = stop, reader, wants, pause or self.stopped.wait
         self.at: ForkPlace | None = None  # among tentative tuples
@@ -89,6 +90,12 @@ class Follower:
         )
 
     def __iter__(self) -> Iterator[Section]:
+        try:
+            yield from self._follow()
+        finally:
+            self.over = True
+
+    def _follow(self) -> Iterator[Section]:
         while not self.stopped.is_set() and not self._ended():
             try:
                 if (address := self._endpoints.next()) is not None:

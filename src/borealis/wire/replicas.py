@@ -2,7 +2,8 @@
 
 1. As long as the copy that it reads is stable no other is asked.
 2. A connection that broke is the follower's affair: it tries the other copy at once.
-3. If no other copy answers, the coordinator is asked now and then where one is.
+3. A copy that does not hold what the reader wants next is no choice: to stay loses nothing.
+4. If no other copy answers, the coordinator is asked now and then where one is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from borealis.errors import BorealisError
 from borealis.machine import HERE, Machine
 from borealis.streams.replicas import Choice, ReplicaState
+from borealis.streams.status import QueueStatus
 from borealis.wire.endpoints import Location
 from borealis.wire.follow import Follower
 
@@ -37,7 +39,7 @@ class ReplicaWatch:
         follower: Follower,
         known: Callable[[], Location | None],
         locate: Callable[[], Location],
-        ask: Callable[[str, float], ReplicaState],
+        ask: Callable[[str, float], QueueStatus],
         over: Callable[[], None] = lambda: None,  # called when no more is asked
         timings: ReplicaTimings | None = None,
         machine: Machine = HERE,
@@ -50,7 +52,7 @@ class ReplicaWatch:
         machine.threads.start(f"replicas {follower.stream}", self._run)
 
     def _run(self) -> None:
-        while not self._follower.stopped.wait(self._timings.every_s):
+        while not self._follower.stopped.wait(self._timings.every_s) and not self._follower.over:
             self.look()
         self._over()
 
@@ -70,10 +72,13 @@ class ReplicaWatch:
             self._follower.go_to(best)
 
     def _state(self, address: str) -> ReplicaState:
+        follower = self._follower
         try:
-            return self._ask(address, self._timings.answer_s)
+            copy = self._ask(address, self._timings.answer_s)
         except BorealisError:  # it is away, stands by, or has no such stream any more
             return "unreachable"
+        lacks = copy.epoch != follower.epoch or copy.first_id > follower.next_id
+        return "unreachable" if lacks and address != follower.address else copy.state
 
     def _others(self, at: str) -> list[str]:
         """Where other copies are, as far as it is known."""

@@ -19,6 +19,7 @@ from borealis.machine import Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.id_gaps import JUMP
 from borealis.streams.queue import MovedError, OutputQueue, StandbyError
+from borealis.tuples import FIRST_TIME
 from borealis.wire.calls import cut_connections
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import STANDBY_S, Endpoints, Location
@@ -126,6 +127,42 @@ def test_a_client_reads_the_better_of_two_copies_that_both_answer(pair: Pair) ->
     finish(pair.queue)
     assert [row["n"] for row in subscription] == [8]
     assert (subscription.gaps, subscription.lost, subscription.reconnects) == (0, 0, 2)
+
+
+def test_a_copy_that_does_not_hold_what_comes_next_is_no_choice(pair: Pair) -> None:
+    pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
+    pair.mirror.release()
+    pair.mirror.begin_at((3, FIRST_TIME))  # what was before it is gone there
+    subscription = pair.subscribe(timeout=WAIT_S)
+    add(pair.queue, 2)
+    assert numbers(subscription, 2) == [0, 1]
+    looks: list[str] = []
+    pair.mirror.condition = lambda: "stable" if looks.append("") is None else "failure"  # type: ignore[func-returns-value]
+    pair.queue.condition = lambda: "failure"
+    eventually(lambda: len(looks) > 4)
+    add(pair.queue, 2)
+    assert numbers(subscription, 2) == [2, 3]  # now it has all that is to come
+    eventually(lambda: subscription.reconnects == 1)
+    add(pair.mirror, 2)
+    finish(pair.mirror)
+    assert [row["n"] for row in subscription] == [4]
+
+
+def test_nobody_watches_copies_for_a_reader_that_is_gone(pair: Pair) -> None:
+    pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
+    pair.mirror.release()
+
+    def watching() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == f"replicas {STREAM}"]
+
+    pair.queue.incarnation = 0
+    with pytest.raises(GoneError):
+        pair.subscribe(start=7)
+    eventually(lambda: not watching())
+    subscription = pair.subscribe(timeout=WAIT_S)
+    finish(pair.queue)
+    assert list(subscription) == []
+    eventually(lambda: not watching())
 
 
 def test_a_connection_that_breaks_for_no_reason_is_found_again(pair: Pair) -> None:
