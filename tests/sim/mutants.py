@@ -133,7 +133,7 @@ def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Entry, "_await_backup", lambda *_: None)
 
 
-@mutant(0, kinds=("power cut",))
+@mutant(4, kinds=("power cut",))
 def receipts_before_the_disk(patch: pytest.MonkeyPatch) -> None:
     """A durable entry point answers its publishers before the batch survives a power cut."""
     text = "self.log.append(EntryStep((on_time, late), facts))"
@@ -204,7 +204,7 @@ def forgets_readers(patch: pytest.MonkeyPatch) -> None:
 # -- two that think they are the one
 
 
-@mutant(5, guarantee="precise", kinds=("cut",))
+@mutant(3, guarantee="precise", kinds=("cut",))
 def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     """A node behind a cut goes on without the coordinator's word, as if the death of the other were certain."""
     text = "self.certain = certain and now - self.last_answer <= self.pace.misses * self.pace.every_s"
