@@ -204,8 +204,8 @@ def state(options: Options, say: Say) -> Lines:
 
 def switching(options: Options, say: Say) -> Lines:
     """Between two copies of a unit; an active standby beside replicas."""
-    times, lines = 1 if options.quick else max(5, options.runs), Lines()
-    with cluster(say, nodes=3, faults=True) as running:
+    times, lines = 1 if options.quick else options.runs, Lines()
+    with cluster(say, nodes=4, faults=True) as running:  # the backups of the inputs are on none of the two that die
         running.wait_warm()
         for ha, whats in (("active", ("kill",)), ("replicas", ("kill", "cut"))):
             scene, found = Scene(running, ha), dict[Switch, Lines]()
@@ -217,7 +217,7 @@ def switching(options: Options, say: Say) -> Lines:
             right = scene.end()
             for case, some in found.items():
                 pause = _median(some, "pause_ms")
-                line = {"query": "switching", "figure": "switching", "policy": case.what, "ha": ha, "nodes": 3}
+                line = {"query": "switching", "figure": "switching", "policy": case.what, "ha": ha, "nodes": 4}
                 line |= {"pause_ms": pause, "usual_ms": _median(some, "usual_ms"), "stable_equal": right, "runs": times}
                 if case == Switch("replicas", "kill"):
                     met = right and pause <= PAUSE_MS_MOST

@@ -19,7 +19,7 @@ from borealis.client.subscriber import Subscription
 from borealis.wire.messages import CutOff, Done
 
 from .delay_failures import INPUTS, Failure, Feed
-from .recovery_cluster import Cluster
+from .recovery_cluster import HEARTBEATS_S, Cluster
 
 BUCKET = "10 ms"
 USUAL_S = 3.0  # before the failure: what is usual
@@ -108,7 +108,10 @@ class Scene:
         self._feed.stop()
         self._reader.join(60.0)
         self.subscription.stop()
+        time.sleep(HEARTBEATS_S)  # until the last late rows are told of
         sent = sum(batch.num_rows for batches in self._feed.sent for batch in batches.values())
         late = sum(one.late for one in self.running.status().streams if one.diagram == self.name and one.entry)
         self.running.client.undeploy(self.name)
-        return self.arrivals.rows == sent - late and not self.arrivals.repeated
+        got, again = self.arrivals.rows, self.arrivals.repeated
+        self.running.say(f"{self.name}: {got:,} of {sent:,} rows came, {late:,} were late; {again} sections came again")
+        return got == sent - late and not again
