@@ -424,7 +424,9 @@ class InputManager:
                     return not over
                 if forks and self._is_forks_turn and self._make_tentative():
                     return True
-                if not self._waits_for_partner() and self._make(wanted):
+                if self._waits_for_partner():
+                    self._waits_since = None  # for company: nobody looks whether that is over
+                elif self._make(wanted):
                     return True
                 return forks and (self._make_tentative() or self._begin_fork())
             except BaseException as error:
