@@ -39,7 +39,7 @@ READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptInput:
     """What waits for the trunk to read it."""
 
     rows: int
@@ -270,11 +270,11 @@ class InputManager:
         since = self._held_since
         return 0.0 if since is None else self.clock.now() - since
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptInput:
         """What has arrived and is not read for good, by input; it is much while there is a fork."""
         with self._changed:
             intakes, full = self._intakes.values(), self._keeping.is_full
-            return Kept(
+            return KeptInput(
                 self._trunk.waiting,
                 sum(i.size - i.on_disk for i in intakes),
                 sum(i.on_disk for i in intakes),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from borealis.errors import BorealisError
@@ -65,7 +66,7 @@ class ReplicaWatch:
         if state == "stable":
             self._choice.stay()
             return
-        states = {at: state} | {other: self._state(other) for other in self._others(at)}
+        states = {at: state} | self._others(at)
         best = self._choice.best(at, states)
         if best != at and self._follower.address == at:
             log.info("%s is read at %s now: at %s there is %s", self._follower.stream, best, at, state)
@@ -80,16 +81,14 @@ class ReplicaWatch:
         lacks = copy.epoch != follower.epoch or copy.first_id > follower.next_id
         return "unreachable" if lacks and address != follower.address else copy.state
 
-    def _others(self, at: str) -> list[str]:
-        """Where other copies are, as far as it is known."""
-        found = _but(at, self._known())
+    def _others(self, at: str) -> dict[str, ReplicaState]:
+        """How other copies are, as far as it is known where."""
+        found = {other: self._state(other) for other in _but(at, self._known())}
         now = self._clock.now()
-        if now - self._located >= self._timings.locate_s and all(self._state(a) == "unreachable" for a in found):
+        if now - self._located >= self._timings.locate_s and all(state == "unreachable" for state in found.values()):
             self._located = now
-            try:
-                found = _but(at, self._locate())
-            except BorealisError:  # the coordinator is away as well
-                return found
+            with suppress(BorealisError):  # the coordinator is away as well
+                found = {other: self._state(other) for other in _but(at, self._locate())}
         return found
 
 

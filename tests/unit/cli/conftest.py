@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from town import SCHEMA, STREAM, Counter, Place, Town
 
@@ -13,10 +14,16 @@ from borealis.streams.queue import OutputQueue
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def schema() -> pa.Schema:
+    """Of the stream; a file of tests may have another."""
+    return SCHEMA
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: pa.Schema) -> Iterator[Place]:
     """A node with one stream, and the coordinator that knows it."""
     town, made = Town(), Place()
-    queue = made.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
+    queue = made.queues[STREAM] = OutputQueue(STREAM, schema)
     made.entries[STREAM] = Counter(queue)
     town.places[STREAM] = (made, True)
     monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))

@@ -6,38 +6,28 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from town import STREAM, WAIT_S, Counter, Place, Town, eventually
+from town import STREAM, WAIT_S, Place, eventually
 
 from borealis.cli.ending import run_app
-from borealis.streams.queue import OutputQueue
 from borealis.tuples import FIRST_TIME
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 COMMAND = [sys.executable, "-m", "borealis.cli", "send", "packets"]
 
 
+@pytest.fixture
+def schema() -> pa.Schema:
+    return SCHEMA
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """A node with one stream, and the coordinator that knows it."""
-    town, made = Town(), Place()
-    queue = made.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
-    made.entries[STREAM] = Counter(queue)
-    town.places[STREAM] = (made, True)
-    monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{town.port}")
-    monkeypatch.delenv("BOREALIS_TOKEN", raising=False)
-    monkeypatch.chdir(tmp_path)
+def incoming(place: Place) -> None:
+    """The folder that is watched."""
     Path("incoming").mkdir()
-    yield made
-    made.close()
-    with suppress(OSError):
-        town.stop()
 
 
 def write(name: str, first: int, stop: int, *more: str) -> None:
