@@ -20,7 +20,7 @@ help:
 setup: $(READY)
 
 LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention revisions) \
-        $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
+        $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch tail_to)
 SOME := -m 'not long'  # of the quick tests
 # several nodes keep two cores busy: one test at a time
 CLUSTERS := tests/cluster tests/chaos/test_failures.py
@@ -45,7 +45,7 @@ check: setup
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy & types=$$!; \
 	$(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) $(SOME) \
-	  -n 3 --dist worksteal --durations=15; tests=$$?; \
+	  -n 3 --dist worksteal --spark-first --durations=15; tests=$$?; \
 	wait $$types && exit $$tests  # tests wait, too: a third lane, and types meanwhile, fill two cores
 
 sim: setup

@@ -32,6 +32,17 @@ settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phas
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark-first", action="store_true", help="tests that need Spark stand together: one lane starts it"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("spark_first"):
+        items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for all tests: two tasks at a time, and a failed one is tried three times."""
