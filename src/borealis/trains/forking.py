@@ -162,6 +162,7 @@ class Tentatively(ByTime):
         clock: Clock,
     ) -> None:
         super().__init__(intakes, admission, bucket_us)
+        self.rows_most = admission.turn_rows
         self._bound, self._arrivals, self._clock = bound, arrivals, clock
         self.missing: set[str] = set()
         self.stabilizing = False  # what was missing has come, and the trunk reads it

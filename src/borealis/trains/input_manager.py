@@ -505,6 +505,7 @@ class InputManager:
         scripted = self._scripts.active
         if not scripted and not self.by_time and self._can_wait():
             return False
+        self._live.rows_most = self.admission.rows_most if self.fork is None else self.admission.turn_rows
         merged = (self._scripts if scripted else self._live).next()
         if merged.pieces:
             self._write(merged)

@@ -28,10 +28,12 @@ READ_AHEAD = 2  # batches a source may be ahead of the trains
 class Admission:
     """How large a train may be, in rows and in bytes; one row of each input always has room.
 
-    Tuples of which nothing can come yet wait a moment for company, unless they are many.
+    Tuples of which nothing can come yet wait a moment for company, unless they are many. Where a trunk and its fork
+    take turns, trains are shorter: what the fork has to answer in time waits behind one of the trunk's.
     """
 
     rows_most: int = 500_000
+    turn_rows: int = 20_000
     bytes_most: int = 64 << 20
     company_s: float = 0.1
     company_rows: int = 4096

@@ -52,11 +52,12 @@ class ByArrival:
 
     def __init__(self, intakes: Intakes, admission: Admission, clock: Clock) -> None:
         self._intakes, self._admission, self._clock = intakes, admission, clock
+        self.rows_most = admission.rows_most  # of a train
 
     def next(self) -> Merged:
         """Where ids jumped a train begins, whatever the others have: the same place for all copies of a unit."""
         self._write_idle_boundaries()
-        rows, size = self._admission.rows_most, self._admission.bytes_most
+        rows, size = self.rows_most, self._admission.bytes_most
         pieces: list[InputSlice] = []
         waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
         for n, (_, _, name) in enumerate(waiting):
@@ -106,6 +107,7 @@ class ByTime:
 
     def __init__(self, intakes: Intakes, admission: Admission, bucket_us: int = 1) -> None:
         self._intakes, self._admission, self._bucket = intakes, admission, bucket_us
+        self.rows_most = admission.rows_most  # of a train
 
     def next(self, until: Mapping[str, Place] | None = None) -> Merged:
         """What is free of what is there, and not behind some places. Where ids jumped, a train begins."""
@@ -126,7 +128,7 @@ class ByTime:
                     jumps += [total] if count and part.jumps else []
                 found.append(part.reached[:count])
                 total += count
-                if count < len(part.reached) or total - ends[-1] >= self._admission.rows_most:
+                if count < len(part.reached) or total - ends[-1] >= self.rows_most:
                     break
             else:
                 if intake.ends_silently and (intake.entry.cursor.newest, number) < (limit, other):
@@ -169,7 +171,7 @@ class ByTime:
         """The beginning of the order that goes into a train."""
         size = np.array([i.size / max(1, i.rows) for i in self._intakes.values()])
         room = int(np.searchsorted(np.cumsum(size[which[order]]), self._admission.bytes_most, "right"))
-        stop = max(1, min(len(order), self._admission.rows_most, room))
+        stop = max(1, min(len(order), self.rows_most, room))
         if jumps:
             behind = np.flatnonzero(np.isin(order, jumps))
             stop = min([stop, *behind[behind > 0].tolist()])

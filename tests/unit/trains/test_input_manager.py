@@ -25,6 +25,7 @@ from borealis.machine import Machine
 from borealis.state.delta import from_stream
 from borealis.streams.section import Section, section
 from borealis.trains import input_manager
+from borealis.trains.forking import FORKS, DelayBound
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.line import Line
@@ -648,11 +649,13 @@ class Told:
 
     def __init__(self) -> None:
         self.coming: queue.Queue[Section | None] = queue.Queue()
+        self.told = 0
 
     def tell(self, times: list[int], bounds: list[int]) -> None:
         rows = pa.table({"n": pa.array(times, pa.int64())})
-        at = np.full(len(bounds), len(times))
-        self.coming.put(section(0, rows, np.array(times, np.int64), at, np.array(bounds, np.int64)))
+        first, self.told = self.told, self.told + len(times)
+        at = np.full(len(bounds), self.told)
+        self.coming.put(section(first, rows, np.array(times, np.int64), at, np.array(bounds, np.int64)))
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
         return iter(self.coming.get, None)
@@ -680,5 +683,38 @@ def test_it_is_told_which_stream_the_others_wait_for(tmp_path: Path) -> None:
         feeds["b"].tell([], [20])
         assert manager.next_train(0, 10.0) == 1
         assert (manager.train(1).rows, manager.held_up()) == (20, None)
+    finally:
+        manager.stop()
+
+
+def test_while_trunk_and_fork_take_turns_trains_are_short(tmp_path: Path) -> None:
+    feeds, clock = {"a": Told(), "b": Told()}, AheadClock()
+    schemas, paces = dict.fromkeys(feeds, pa.schema([("n", pa.int64())])), dict.fromkeys(feeds, 1)
+    inputs, admission = [StreamInput(name) for name in feeds], Admission(turn_rows=10)
+    how = {"admission": admission, "bucket_us": 10, "bound": DelayBound(60.0), "machine": Machine(clock)}
+    manager = InputManager(inputs, feeds, schemas, paces, tmp_path, **how)
+    sizes: dict[bool, list[int]] = {True: [], False: []}  # of trains of the fork, and of the trunk
+
+    def run(rows: int, *, fork: bool) -> None:
+        while sum(sizes[fork]) < rows:
+            if (number := manager.next_train(0, 0.01, forks=True)) is not None and number % FORKS:
+                sizes[number >= FORKS].append(manager.train(number).rows)
+                manager.release(number)
+
+    manager.start()
+    try:
+        feeds["a"].tell(list(range(100)), [])
+        while not manager.waiting():
+            assert manager.next_train(0, 0.01, forks=True) is None
+        clock.advance(100.0)
+        run(100, fork=True)
+        feeds["b"].tell([], [90])
+        run(90, fork=False)
+        assert max(sizes[True] + sizes[False]) <= 10
+        manager.end_fork()
+        feeds["a"].tell(list(range(100, 200)), [])
+        feeds["b"].tell([], [200])
+        run(190, fork=False)
+        assert max(sizes[False]) > 90
     finally:
         manager.stop()
