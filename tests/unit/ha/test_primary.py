@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from borealis.entry.admission import Cursor
-from borealis.ha.primary import CLIENT_S, NONE, Active, Amnesia, Effects, Passive, Primary, Upstream
+from borealis.ha.primary import CLIENT_S, NONE, Active, Amnesia, Effects, Passive, Primary, Upstream, Want
 from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5
@@ -37,11 +37,16 @@ def upstream(**more: object) -> Upstream:
 def known(policy: Primary) -> Primary:
     """With a backup that has had the whole."""
     policy.join()
+    assert sent(policy).kind == "whole"
+    return policy
+
+
+def sent(policy: Primary) -> Want:
+    """A message that is due, and has been answered."""
     want = policy.want(0.0, {})
     assert want is not None
-    assert want.kind == "whole"
     policy.acknowledged(want.number)
-    return policy
+    return want
 
 
 def test_without_a_backup_inputs_go_as_trains_are_committed() -> None:
@@ -100,6 +105,62 @@ def test_only_precise_and_arbitrary_units_hold_output() -> None:
     assert not known(Passive(INTERVAL_S, False, False, True, step(0))).holding
     assert known(passive()).holding
     assert not known(Amnesia(INTERVAL_S, True, True, True, step(0))).holding
+
+
+@pytest.mark.parametrize("approach", [Passive, Active, Upstream])
+def test_output_is_held_only_when_a_fresh_backup_has_nearly_all(approach: type[Primary]) -> None:
+    """The whole may take long. Before the backup can go on where readers are, one message more says so."""
+    policy = approach(INTERVAL_S, True, True, True, step(0))
+    assert policy.join(fresh=True) == NONE
+    whole = policy.want(0.0, {})
+    assert whole is not None
+    policy.committed(step(1))
+    assert not policy.holding
+    assert policy.acknowledged(whole.number) == NONE
+    meanwhile = policy.want(0.0, {})
+    assert meanwhile is not None
+    policy.committed(step(2))
+    assert not policy.holding
+    assert policy.acknowledged(meanwhile.number) == Effects(hold=True)
+    assert policy.holding
+    rest = policy.want(0.0, {})
+    assert rest is not None
+    assert [(one.kind == "whole", one.complete) for one in (whole, meanwhile, rest)] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    assert (rest.since, rest.step.train, policy.known) == (1, 2, False)
+    policy.committed(step(3))
+    assert policy.acknowledged(rest.number).release == {"o": (2, 2)}
+    assert policy.known
+
+
+def test_where_nothing_came_meanwhile_output_is_held_behind_the_whole() -> None:
+    policy = passive()
+    policy.join(fresh=True)
+    assert not sent(policy).complete
+    assert policy.holding
+    assert sent(policy).complete
+    assert policy.known
+
+
+def test_a_backup_that_may_know_of_an_earlier_run_gets_all_before_any_reader() -> None:
+    policy = passive()
+    assert policy.join() == Effects(hold=True)
+    assert policy.holding
+    assert sent(policy).complete
+    assert policy.known
+
+
+def test_a_backup_that_lost_the_thread_may_still_take_over_and_output_stays_held() -> None:
+    policy = known(passive())
+    policy.committed(step(1))
+    policy.rejected()
+    assert policy.holding
+    want = policy.want(0.0, {})
+    assert want is not None
+    assert (want.kind, want.complete) == ("whole", True)
 
 
 def test_active_sends_orders_at_once_and_acknowledges_for_itself() -> None:
