@@ -5,8 +5,8 @@ Laws, for every order of events:
 1. An input is acknowledged only up to where the backup could go on if the primary died now.
 2. Where output is held, no tuple is released that the backup would not produce again under the same id.
 3. Without a backup nothing is held, and inputs are acknowledged as trains are committed.
-4. Nothing waits for all that a fresh backup has to be sent: output is held from when it has the whole, and what came
-   while that was under way. Until it has what readers got in the end, with the next message, it cannot take over.
+4. Nothing waits for all that a fresh backup has to be sent: output is held from when it has the whole, and nearly all
+   that came while that was under way. Until it has the rest, with the next message, it cannot take over.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from borealis.trains.commit_point import CommitPoint
 from borealis.trains.merge_order import Determinant
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
+FEW_TRAINS = 2  # that a fresh backup may lack when output begins to be held
+OPEN_ROUNDS_MOST = 8  # messages to one that never comes so near
 MessageKind = Literal["whole", "delta", "facts"]
 # for the boundaries of the outputs: up to which time tuples of each input are never needed again; None: never so
 Needed = Callable[[Mapping[str, int]], Mapping[str, int | None]]
@@ -76,6 +78,7 @@ class Primary:
     _number: int = 0
     _has_whole: bool = False  # it has had that, and lacks at most what came since
     _is_held: bool = False  # no reader gets what the backup has not
+    _open_rounds: int = 0  # messages that it has had while that was not so
     _under_way: Want | None = None
     _sent_at: float = float("-inf")
     _steps: deque[CommitPoint] = field(default_factory=deque)  # behind `_acked`, or as far back as may be needed
@@ -106,7 +109,7 @@ class Primary:
     def join(self, *, fresh: bool = False) -> Effects:
         """A backup is there; it knows nothing of this run. A `fresh` one cannot take over what another gave, either."""
         self.joined, self._under_way, self._sent_at = True, None, float("-inf")
-        self.known, self._has_whole, self._is_held = False, False, not fresh
+        self.known, self._has_whole, self._is_held, self._open_rounds = False, False, not fresh, 0
         return Effects(hold=self.holding)
 
     def remove_backup(self) -> Effects:
@@ -152,7 +155,8 @@ class Primary:
         self._under_way = None
         self._acked, self._has_whole = sent.step.train, True
         if not sent.complete:
-            self._is_held = sent.kind != "whole" or self.last.train == sent.step.train  # first what came meanwhile
+            self._open_rounds += 1
+            self._is_held = self.last.train - sent.step.train <= FEW_TRAINS or self._open_rounds >= OPEN_ROUNDS_MOST
             return Effects(hold=self._is_held)
         self.known = True
         return self._on_ack(sent)

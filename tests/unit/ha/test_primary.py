@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import pytest
 
 from borealis.entry.admission import Cursor
-from borealis.ha.primary import CLIENT_S, NONE, Active, Amnesia, Effects, Passive, Primary, Upstream, Want
+from borealis.ha.primary import (
+    CLIENT_S,
+    FEW_TRAINS,
+    NONE,
+    OPEN_ROUNDS_MOST,
+    Active,
+    Amnesia,
+    Effects,
+    Passive,
+    Primary,
+    Upstream,
+    Want,
+)
 from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5
@@ -41,10 +53,16 @@ def known(policy: Primary) -> Primary:
     return policy
 
 
-def sent(policy: Primary) -> Want:
-    """A message that is due, and has been answered."""
+def due(policy: Primary) -> Want:
+    """The message that is due."""
     want = policy.want(0.0, {})
     assert want is not None
+    return want
+
+
+def sent(policy: Primary) -> Want:
+    """The same, and it has been answered."""
+    want = due(policy)
     policy.acknowledged(want.number)
     return want
 
@@ -112,28 +130,36 @@ def test_output_is_held_only_when_a_fresh_backup_has_nearly_all(approach: type[P
     """The whole may take long. Before the backup can go on where readers are, one message more says so."""
     policy = approach(INTERVAL_S, True, True, True, step(0))
     assert policy.join(fresh=True) == NONE
-    whole = policy.want(0.0, {})
-    assert whole is not None
-    policy.committed(step(1))
-    assert not policy.holding
-    assert policy.acknowledged(whole.number) == NONE
-    meanwhile = policy.want(0.0, {})
-    assert meanwhile is not None
-    policy.committed(step(2))
-    assert not policy.holding
-    assert policy.acknowledged(meanwhile.number) == Effects(hold=True)
+    messages: list[Want] = []
+    for news in (FEW_TRAINS + 1, FEW_TRAINS):
+        messages.append(due(policy))
+        for _ in range(news):
+            policy.committed(step(policy.last.train + 1))
+        assert not policy.holding
+        assert policy.acknowledged(messages[-1].number) == Effects(hold=news == FEW_TRAINS)
     assert policy.holding
-    rest = policy.want(0.0, {})
-    assert rest is not None
-    assert [(one.kind == "whole", one.complete) for one in (whole, meanwhile, rest)] == [
-        (True, False),
-        (False, False),
-        (False, True),
-    ]
-    assert (rest.since, rest.step.train, policy.known) == (1, 2, False)
-    policy.committed(step(3))
-    assert policy.acknowledged(rest.number).release == {"o": (2, 2)}
+    messages.append(due(policy))
+    assert not policy.known
+    last = policy.last.train
+    policy.committed(step(last + 1))
+    assert policy.acknowledged(messages[-1].number).release == {"o": (last, last)}
     assert policy.known
+    assert [one.kind == "whole" for one in messages] == [True, False, False]
+    assert [one.complete for one in messages] == [False, False, True]
+    assert [(one.since, one.step.train) for one in messages] == [(0, 0), (0, 3), (3, 5)]
+
+
+def test_a_backup_that_never_comes_near_is_waited_for_in_the_end() -> None:
+    policy = passive()
+    policy.join(fresh=True)
+    for number in range(1, OPEN_ROUNDS_MOST + 1):
+        assert not policy.holding
+        want = due(policy)
+        for _ in range(2 * FEW_TRAINS):
+            policy.committed(step(policy.last.train + 1))
+        policy.acknowledged(want.number)
+        assert want.number == number
+    assert policy.holding
 
 
 def test_where_nothing_came_meanwhile_output_is_held_behind_the_whole() -> None:
