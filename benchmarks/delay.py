@@ -205,7 +205,7 @@ def state(options: Options, say: Say) -> Lines:
 def switching(options: Options, say: Say) -> Lines:
     """Between two copies of a unit; an active standby beside replicas."""
     times, lines = 1 if options.quick else options.runs, Lines()
-    with cluster(say, nodes=4, faults=True) as running:  # the backups of the inputs are on none of the two that die
+    with cluster(say, nodes=4, faults=True) as running:
         running.wait_warm()
         for ha, whats in (("active", ("kill",)), ("replicas", ("kill", "cut"))):
             scene, found = Scene(running, ha), dict[Switch, Lines]()

@@ -96,15 +96,20 @@ def guard_of(entry: Entry, approach: str = "passive", incarnation: int = 1) -> P
     return PrimaryGuard(running(entry, guard), guard, Host(), timings=TIMINGS)  # type: ignore[arg-type]
 
 
-def protect(guard: PrimaryGuard, entry: Entry, *coming: str) -> Host:
-    """Give it this one as its backup, which has all of it when this returns, unless something else is coming."""
+def protect(guard: PrimaryGuard, entry: Entry, *coming: str | Callable[[], None], fresh: bool = False) -> Host:
+    """Give it this one as its backup, which has all of it when this returns, unless something else is coming.
+
+    For one that is `fresh` its output is not held before that has nearly all.
+    """
     host: Any = guard._host
     mine = guard.guard.model_copy(update={"role": "backup", "partner": "grpc://one:1", "partner_node": "one"})
     host.standby = Standby(running(entry, mine), mine, host)
     host.coming += coming
     guard.guard = guard.guard.model_copy(update={"partner": "grpc://two:1", "partner_node": "two"})
-    guard._join()
+    guard._join(fresh=fresh)
     guard._converse()
+    while fresh and not guard.policy.known:
+        guard._converse()
     return host
 
 

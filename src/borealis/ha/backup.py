@@ -40,6 +40,7 @@ class Backup:
     precise: bool
     incarnation: int  # of the primary it stands by
     step: CommitPoint | None = None  # the last train it knows of
+    complete: bool = False  # readers have had nothing that is not known here
     start: CommitPoint | None = None
     done: CommitPoint | None = None
     orders: dict[int, tuple[Determinant, ...]] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class Backup:
             return "known"
         elif want.since > self.step.train:  # what lies between never came; what overlaps does no harm
             return "whole"
+        again = self.step is not None and (incarnation, want.step.train) == (self.incarnation, self.step.train)
+        self.complete = want.complete or (again and self.complete)
         self.incarnation = incarnation
         self._remember(want)
         return "take"
@@ -71,7 +74,13 @@ class Backup:
 
     def _has(self, want: Want) -> bool:
         """Whether it came already, and says nothing new."""
-        return self.step is not None and want.start is None and want.step.train == self.step.train
+        complete = self.complete or not want.complete
+        return self.step is not None and want.start is None and want.step.train == self.step.train and complete
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether it could go on where readers are."""
+        return self.step is not None and self.complete
 
     def _remember(self, want: Want) -> None:
         self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done
@@ -84,10 +93,10 @@ class Backup:
         return [Replay(order) for train, order in want.orders if train > followed]
 
     def take_over(self) -> Resume | None:
-        """The primary is dead; None if the backup never knew anything of it and cannot go on for it."""
+        """The primary is dead; None if the backup does not know enough of it to go on for it."""
         self.taken_over = True
         self.incarnation += 1
-        if self.step is None:
+        if self.step is None or not self.complete:
             return None
         jump = self.nondeterministic and not self.precise
         if self.approach == "amnesia":

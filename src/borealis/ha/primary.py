@@ -5,13 +5,15 @@ Laws, for every order of events:
 1. An input is acknowledged only up to where the backup could go on if the primary died now.
 2. Where output is held, no tuple is released that the backup would not produce again under the same id.
 3. Without a backup nothing is held, and inputs are acknowledged as trains are committed.
+4. Nothing waits for all that a fresh backup has to be sent: output is held from when it has the whole, and nearly all
+   that came while that was under way. Until it has the rest, with the next message, it cannot take over.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from borealis.streams.section import Place
@@ -19,6 +21,8 @@ from borealis.trains.commit_point import CommitPoint
 from borealis.trains.merge_order import Determinant
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
+FEW_TRAINS = 2  # that a fresh backup may lack when output begins to be held
+OPEN_ROUNDS_MOST = 8  # messages to one that never comes so near
 MessageKind = Literal["whole", "delta", "facts"]
 # for the boundaries of the outputs: up to which time tuples of each input are never needed again; None: never so
 Needed = Callable[[Mapping[str, int]], Mapping[str, int | None]]
@@ -32,6 +36,7 @@ class Effects:
     ack: Mapping[str, int] = field(default_factory=dict)
     release: Mapping[str, Place] | None = None
     open: bool = False  # outputs are not held back any more
+    hold: bool = False  # they are from now on, behind what readers may have
 
 
 NONE = Effects()
@@ -53,6 +58,7 @@ class Want:
     start: CommitPoint | None = None  # where an empty backup begins to read (upstream backup)
     done: CommitPoint | None = None  # up to where readers have everything (upstream backup)
     orders: Orders = ()  # how the trains were merged that the backup does not know yet
+    complete: bool = True  # no reader has what is neither in this message nor in those before it
 
 
 @dataclass
@@ -66,10 +72,13 @@ class Primary:
     first: CommitPoint  # where the unit stood when this began
     until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
     joined: bool = False  # there is a backup
-    known: bool = False  # it has had the whole
+    known: bool = False  # it has had the whole, and what readers had by then: it can take over
     last: CommitPoint = field(init=False)
     _acked: int = field(init=False)  # the last train the backup has
     _number: int = 0
+    _has_whole: bool = False  # it has had that, and lacks at most what came since
+    _is_held: bool = False  # no reader gets what the backup has not
+    _open_rounds: int = 0  # messages that it has had while that was not so
     _under_way: Want | None = None
     _sent_at: float = float("-inf")
     _steps: deque[CommitPoint] = field(default_factory=deque)  # behind `_acked`, or as far back as may be needed
@@ -84,7 +93,11 @@ class Primary:
     @property
     def holding(self) -> bool:
         """Whether output waits for the backup."""
-        return self.joined and self.precise and self.nondeterministic and self.holds
+        return self.joined and self._is_held and self._has_to_hold
+
+    @property
+    def _has_to_hold(self) -> bool:
+        return self.precise and self.nondeterministic and self.holds
 
     @property
     def urgent(self) -> bool:
@@ -93,13 +106,14 @@ class Primary:
 
     # -- what happens
 
-    def join(self) -> Effects:
-        """A backup is there; it knows nothing."""
-        self.joined, self.known, self._under_way, self._sent_at = True, False, None, float("-inf")
-        return NONE
+    def join(self, *, fresh: bool = False) -> Effects:
+        """A backup is there; it knows nothing of this run. A `fresh` one cannot take over what another gave, either."""
+        self.joined, self._under_way, self._sent_at = True, None, float("-inf")
+        self.known, self._has_whole, self._is_held, self._open_rounds = False, False, not fresh, 0
+        return Effects(hold=self.holding)
 
     def remove_backup(self) -> Effects:
-        self.joined = self.known = False
+        self.joined = self.known = self._has_whole = self._is_held = False
         self._under_way = None
         self._steps.clear()
         self._acked = self.last.train
@@ -125,7 +139,7 @@ class Primary:
             return None
         self._number += 1
         self._sent_at = now
-        self._under_way = self._compose(now, received)
+        self._under_way = replace(self._compose(now, received), complete=self._is_held or not self._has_to_hold)
         return self._under_way
 
     def _is_behind(self) -> bool:
@@ -134,12 +148,17 @@ class Primary:
         return any(at[name] < place for name, place in self.until.items())
 
     def acknowledged(self, number: int) -> Effects:
-        """The backup has a message."""
+        """The backup has a message. To be called between trains."""
         sent = self._under_way
         if sent is None or sent.number != number or not self.joined:
             return NONE
         self._under_way = None
-        self._acked, self.known = sent.step.train, True
+        self._acked, self._has_whole = sent.step.train, True
+        if not sent.complete:
+            self._open_rounds += 1
+            self._is_held = self.last.train - sent.step.train <= FEW_TRAINS or self._open_rounds >= OPEN_ROUNDS_MOST
+            return Effects(hold=self._is_held)
+        self.known = True
         return self._on_ack(sent)
 
     def failed(self) -> None:
@@ -148,7 +167,7 @@ class Primary:
 
     def rejected(self) -> None:
         """The backup has lost the thread: it needs the whole."""
-        self._under_way, self.known = None, False
+        self._under_way, self.known, self._has_whole = None, False, False
 
     def doubt(self) -> None:
         """The backup may have held this node for dead, and taken over: nothing more is given before it answers."""
@@ -166,8 +185,9 @@ class Primary:
         return self.urgent or now - self._sent_at >= self.interval_s
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
-        kind: MessageKind = "facts" if self.known else "whole"
-        return Want(kind, self._number, self._acked, self.last, orders=self._orders(self._acked) if self.known else ())
+        if not self._has_whole:
+            return Want("whole", self._number, self._acked, self.last)
+        return Want("facts", self._number, self._acked, self.last, orders=self._orders(self._acked))
 
     def _forget(self, upto: CommitPoint) -> None:
         while self._steps and self._steps[0].train <= upto.train:
@@ -227,7 +247,7 @@ class Passive(Primary):
         return now - self._sent_at >= self.interval_s
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
-        return Want("delta" if self.known else "whole", self._number, self._acked, self.last)
+        return Want("delta" if self._has_whole else "whole", self._number, self._acked, self.last)
 
 
 @dataclass
@@ -247,8 +267,8 @@ class Active(Primary):
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         """A whole that comes again, since no answer to the first came, finds a backup that runs: orders go along."""
-        kind: MessageKind = "facts" if self.known else "whole"
-        since = self._acked if self.known or not self._steps else self._steps[0].train - 1
+        kind: MessageKind = "facts" if self._has_whole else "whole"
+        since = self._acked if self._has_whole or not self._steps else self._steps[0].train - 1
         return Want(kind, self._number, since, self.last, orders=self._orders(since))
 
     def _on_commit(self, step: CommitPoint) -> Effects:
@@ -280,7 +300,7 @@ class Upstream(Primary):
         return NONE if self.joined else Effects(open=True)
 
     def remove_backup(self) -> Effects:
-        self.joined = self.known = False
+        self.joined = self.known = self._has_whole = self._is_held = False
         self._under_way = None
         return Effects(open=True)
 
@@ -308,7 +328,7 @@ class Upstream(Primary):
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         done = self._done(now, received)
         start = self._beginning(done)
-        if not self.known:
+        if not self._has_whole:
             return Want("whole", self._number, start.train, self.last, start, done, self._orders(start.train))
         return Want("facts", self._number, self._acked, self.last, start, done, self._orders(self._acked))
 

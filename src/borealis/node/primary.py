@@ -126,25 +126,22 @@ class PrimaryGuard:
                 return
             if self.guard.partner:
                 self._host.watch.remove(self.guard.partner, self._partner_died)
+            fresh = order.standing > self.guard.standing  # it was made for this order, and knows of nothing else
             self.guard = self.guard.model_copy(update={"partner": address, **news})
         if address:
-            self._join()
+            self._join(fresh=fresh)
         else:
             self._remove_backup("its backup was taken away")
         self._wake.set()
 
-    def _join(self) -> None:
+    def _join(self, *, fresh: bool = False) -> None:
         with self.unit.run.between_trains(), self._lock:
-            self._do(self.policy.join())
+            self._do(self.policy.join(fresh=fresh))
             self.unit.refuse(None)
             self._why = ""
             self._stale_readers = []
             self._deltas.clear()
             self._deltas_bytes = 0
-            if self.policy.holding:
-                for queue in self.unit.queues.values():
-                    queue.hold()
-                    queue.release((queue.next_id, queue.boundary))
             self._since = self._clock.time()
         self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
@@ -232,6 +229,9 @@ class PrimaryGuard:
             for queue in self.unit.queues.values():
                 if queue.held:
                     queue.release(None)
+        if effects.hold:
+            for queue in self.unit.queues.values():
+                queue.hold((queue.next_id, queue.boundary))
         for name, place in (effects.release or {}).items():
             self.unit.queues[name].release(place)
 
@@ -307,7 +307,7 @@ class PrimaryGuard:
         if answer.verdict in ("full", "failed") and not self.policy.known:
             self._remove_backup(f"its backup cannot stand by: {answer.why}")  # the coordinator tries again, or another
             return
-        with self._lock:
+        with self.unit.run.between_trains(), self._lock:
             if answer.verdict in ("take", "known"):
                 fresh = not self.policy.known
                 self.unit.refuse(None)
@@ -318,7 +318,7 @@ class PrimaryGuard:
                 self._deltas = [d for d in self._deltas if d[0] > want.step.train]
                 self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
                 self._shown, self._covered_at = want.step.outputs, sent
-                if fresh:
+                if fresh and self.policy.known:
                     self._since = self._clock.time()
             elif answer.verdict == "whole":
                 self.policy.rejected()
@@ -331,7 +331,7 @@ class PrimaryGuard:
             else:
                 self.policy.failed()
                 self._why = f"its backup says: {answer.verdict}"
-        if self.policy.holding and self.policy.last.train > want.step.train:
+        if not want.complete or (self.policy.holding and self.policy.last.train > want.step.train):
             self._wake.set()
 
     def _composing(self, want: Want) -> Callable[[], Parcel]:

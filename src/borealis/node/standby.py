@@ -53,7 +53,7 @@ class Standby:
     @property
     def ready(self) -> bool:
         """Whether it knows enough to take over; not while it takes a whole, which may turn out to be of no use."""
-        return self.backup.step is not None and not self._loading
+        return self.backup.can_take_over and not self._loading
 
     def claim(self, node: str, process: str) -> Claim:
         """That it wants to go on for its primary, on this node."""
@@ -76,7 +76,7 @@ class Standby:
     def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
         want, why = parcel.want, ""
         with self._lock:
-            known = self.backup.step, self.backup.incarnation
+            known = self.backup.step, self.backup.incarnation, self.backup.complete
             if want.kind == "whole" and self.unit.started and not self.backup.taken_over:
                 if not self._goes_on(parcel):
                     return GuardAnswer(verdict="busy", number=want.number, incarnation=self.backup.incarnation)
@@ -87,7 +87,7 @@ class Standby:
                 try:
                     self._take(parcel, want)
                 except FullError as error:  # what was here before stays, and suffices to take over
-                    self.backup.step, self.backup.incarnation = known
+                    self.backup.step, self.backup.incarnation, self.backup.complete = known
                     verdict, why = "full", error.message
                 except (BorealisError, ValueError, KeyError, TypeError) as error:
                     self._discarded += isinstance(error, StateError)
@@ -166,7 +166,7 @@ class Standby:
         with self._lock:
             resume = self.backup.take_over()
             if resume is None:
-                log.error("%s cannot be taken over: nothing was ever heard of it", self.unit.title)
+                log.error("%s cannot be taken over: too little was heard of it", self.unit.title)
                 return None
             for queue in self.unit.queues.values():
                 queue.incarnation = self.backup.incarnation

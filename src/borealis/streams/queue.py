@@ -334,10 +334,10 @@ class OutputQueue:
         """Whether it is held, and nothing was released since."""
         return self._limit == _NOWHERE
 
-    def hold(self) -> None:
-        """Let readers wait; they get nothing behind what is released from now on."""
+    def hold(self, behind: Place = _NOWHERE) -> None:
+        """Let readers wait; they get nothing behind this place, and what is released from now on."""
         with self._more:
-            self._limit = self._limit or _NOWHERE
+            self._limit = behind if self._limit is None else max(self._limit, behind)
 
     def release(self, place: Place | None = None) -> None:
         """Let readers of a held queue read up to a place (id, boundary), or without one everything, also to come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,10 +14,11 @@ from borealis.of_schema import OfSchema
 from borealis.state import frame
 from borealis.state.delta import WRITE
 from borealis.streams.id_gaps import Interval, Jumps
-from borealis.streams.section import Section, from_batch, wire_schema
+from borealis.streams.section import Section, from_batch, joined, wire_schema
 from borealis.tuples import TIME
 
 MARK = b"BQS4"
+PIECE_BYTES = 1 << 20
 _FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
@@ -26,7 +27,8 @@ _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("b
 class QueueSnapshot:
     """A queue at one moment: what it held (or, as an increment, what of that is new), and how far its readers were.
 
-    As bytes: a frame with two Arrow streams, one batch of tuples per section, and one of boundaries per section.
+    As bytes: a frame with two Arrow streams, one batch of tuples per section, and one of boundaries per section. Small
+    sections go together: a queue of many that took a moment each would keep its node's other threads waiting.
     """
 
     stream: str
@@ -45,17 +47,17 @@ class QueueSnapshot:
         if not self.sections:
             head = {name: getattr(self, name) for name in _FACTS} | {"sections": []}
             return frame.pack(MARK, head, _no_sections(self.schema))
-        tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
+        sections, (tuples, boundaries) = _in_pieces(self.sections), (pa.BufferOutputStream(), pa.BufferOutputStream())
         schema = wire_schema(self.schema)
         with (
             pa.ipc.new_stream(tuples, schema, options=WRITE) as rows,
             pa.ipc.new_stream(boundaries, _BOUNDARIES, options=WRITE) as bounds,
         ):
-            for s in self.sections:
+            for s in sections:
                 rows.write_batch(s.batch(schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
                 bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        each = [{"first": s.first, "standing": s.standing} for s in self.sections]
+        each = [{"first": s.first, "standing": s.standing} for s in sections]
         head = {name: getattr(self, name) for name in _FACTS} | {"sections": each}
         return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
 
@@ -78,6 +80,19 @@ class QueueSnapshot:
         except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
             raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
+
+
+def _in_pieces(sections: Sequence[Section]) -> list[Section]:
+    """The same tuples and boundaries, in as few sections as may be, none much larger than a piece."""
+    runs, size = list[list[Section]](), 0
+    for one in sections:
+        if runs and size + one.nbytes <= PIECE_BYTES and runs[-1][-1].is_continued_by(one):
+            runs[-1].append(one)
+            size += one.nbytes
+        else:
+            runs.append([one])
+            size = one.nbytes
+    return [joined(run) for run in runs]
 
 
 def _stream(schema: pa.Schema) -> pa.Buffer:

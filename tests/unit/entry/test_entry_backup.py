@@ -100,6 +100,48 @@ def test_what_was_there_before_is_sent_first() -> None:
     assert two.queue.acks() == {"d.u1": (3, 3)}
 
 
+def test_while_a_fresh_backup_is_sent_the_whole_nobody_waits_and_it_cannot_take_over() -> None:
+    """What comes meanwhile is read and answered; then all is held until the backup has had that, too."""
+    one, two = primary(), standby()
+    one.take("p", BatchHead(number=0), batch(10))
+    guard = guard_of(one)
+    host: Host = guard._host  # type: ignore[assignment]
+
+    def comes(*numbers: int) -> None:
+        assert host.standby is not None
+        assert not host.standby.ready
+        assert one.queue.held is not bool(numbers)
+        for number in numbers:
+            one.take("p", BatchHead(number=number), batch(10 + number, n=number))
+            assert tuples(one.queue)[-1] == (number, number)
+
+    protect(guard, two, lambda: comes(1, 2, 3), lambda: comes(4), comes, fresh=True)
+    assert [(parcel.want.kind, parcel.want.complete) for parcel in host.sent] == [
+        ("whole", False),
+        ("delta", False),
+        ("delta", True),
+    ]
+    assert host.standby is not None
+    assert host.standby.ready
+    assert guard.status().state == "protected"
+    one.take("p", BatchHead(number=5), batch(15, n=5))
+    take_over(host)
+    assert tuples(two.queue) == [(n, n) for n in range(6)]
+
+
+@pytest.mark.parametrize("lost", range(3))
+@pytest.mark.parametrize("how", ["lost", "no answer", "damaged", "twice"])
+def test_a_fresh_backup_gets_all_whatever_becomes_of_a_message(how: str, lost: int) -> None:
+    one, two = primary(), standby()
+    one.take("p", BatchHead(number=0), batch(10))
+    guard = guard_of(one)
+    host = protect(guard, two, *["well"] * lost, how, fresh=True)
+    one.take("p", BatchHead(number=1), batch(11, n=1))
+    assert one.queue.held
+    take_over(host)
+    assert tuples(two.queue) == [(0, 0), (1, 1)]
+
+
 def test_nothing_is_read_from_or_written_to_a_standby() -> None:
     one, two, _, _ = pair()
     one.take("p", BatchHead(number=0), batch(10))

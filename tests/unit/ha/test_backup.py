@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +53,39 @@ def test_a_gap_asks_for_the_whole() -> None:
     one.receive(1, want("whole", 3))
     assert one.receive(1, want("delta", 6, since=5)) == "whole"
     assert one.step == step(3)
+
+
+def test_it_goes_on_only_where_it_knows_all_that_readers_have() -> None:
+    one = backup()
+    whole = replace(want("whole", 3), complete=False)
+    assert one.receive(1, whole) == "take"
+    assert not one.can_take_over
+    assert one.receive(1, replace(want("delta", 5, since=3), complete=False)) == "take"
+    assert not one.can_take_over
+    assert one.receive(1, want("delta", 5, since=5)) == "take"
+    assert one.can_take_over
+    assert one.receive(1, whole) == "known"  # it was under way for long
+    assert one.can_take_over
+    early = backup()
+    early.receive(1, whole)
+    assert early.take_over() is None
+
+
+def test_a_whole_that_says_that_readers_have_no_more_is_news() -> None:
+    one = backup()
+    one.receive(1, replace(want("whole", 3), complete=False))
+    assert one.receive(1, want("whole", 3)) == "take"
+    assert one.can_take_over
+
+
+def test_a_late_whole_with_the_same_train_takes_nothing_back() -> None:
+    one = backup("upstream-backup")
+    late = replace(want("whole", 9, start=1, done=2), complete=False)
+    for message in (late, want("facts", 9, since=9, start=1, done=2), late):
+        assert one.receive(1, message) == "take"
+    assert one.can_take_over
+    assert one.receive(2, late) == "take"  # of another primary
+    assert not one.can_take_over
 
 
 def test_a_lower_incarnation_is_deposed_and_a_higher_one_begins_with_the_whole() -> None:

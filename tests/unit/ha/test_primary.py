@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import pytest
 
 from borealis.entry.admission import Cursor
-from borealis.ha.primary import CLIENT_S, NONE, Active, Amnesia, Effects, Passive, Primary, Upstream
+from borealis.ha.primary import (
+    CLIENT_S,
+    FEW_TRAINS,
+    NONE,
+    OPEN_ROUNDS_MOST,
+    Active,
+    Amnesia,
+    Effects,
+    Passive,
+    Primary,
+    Upstream,
+    Want,
+)
 from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5
@@ -37,11 +49,22 @@ def upstream(**more: object) -> Upstream:
 def known(policy: Primary) -> Primary:
     """With a backup that has had the whole."""
     policy.join()
+    assert sent(policy).kind == "whole"
+    return policy
+
+
+def due(policy: Primary) -> Want:
+    """The message that is due."""
     want = policy.want(0.0, {})
     assert want is not None
-    assert want.kind == "whole"
+    return want
+
+
+def sent(policy: Primary) -> Want:
+    """The same, and it has been answered."""
+    want = due(policy)
     policy.acknowledged(want.number)
-    return policy
+    return want
 
 
 def test_without_a_backup_inputs_go_as_trains_are_committed() -> None:
@@ -100,6 +123,70 @@ def test_only_precise_and_arbitrary_units_hold_output() -> None:
     assert not known(Passive(INTERVAL_S, False, False, True, step(0))).holding
     assert known(passive()).holding
     assert not known(Amnesia(INTERVAL_S, True, True, True, step(0))).holding
+
+
+@pytest.mark.parametrize("approach", [Passive, Active, Upstream])
+def test_output_is_held_only_when_a_fresh_backup_has_nearly_all(approach: type[Primary]) -> None:
+    """The whole may take long. Before the backup can go on where readers are, one message more says so."""
+    policy = approach(INTERVAL_S, True, True, True, step(0))
+    assert policy.join(fresh=True) == NONE
+    messages: list[Want] = []
+    for news in (FEW_TRAINS + 1, FEW_TRAINS):
+        messages.append(due(policy))
+        for _ in range(news):
+            policy.committed(step(policy.last.train + 1))
+        assert not policy.holding
+        assert policy.acknowledged(messages[-1].number) == Effects(hold=news == FEW_TRAINS)
+    assert policy.holding
+    messages.append(due(policy))
+    assert not policy.known
+    last = policy.last.train
+    policy.committed(step(last + 1))
+    assert policy.acknowledged(messages[-1].number).release == {"o": (last, last)}
+    assert policy.known
+    assert [one.kind == "whole" for one in messages] == [True, False, False]
+    assert [one.complete for one in messages] == [False, False, True]
+    assert [(one.since, one.step.train) for one in messages] == [(0, 0), (0, 3), (3, 5)]
+
+
+def test_a_backup_that_never_comes_near_is_waited_for_in_the_end() -> None:
+    policy = passive()
+    policy.join(fresh=True)
+    for number in range(1, OPEN_ROUNDS_MOST + 1):
+        assert not policy.holding
+        want = due(policy)
+        for _ in range(2 * FEW_TRAINS):
+            policy.committed(step(policy.last.train + 1))
+        policy.acknowledged(want.number)
+        assert want.number == number
+    assert policy.holding
+
+
+def test_where_nothing_came_meanwhile_output_is_held_behind_the_whole() -> None:
+    policy = passive()
+    policy.join(fresh=True)
+    assert not sent(policy).complete
+    assert policy.holding
+    assert sent(policy).complete
+    assert policy.known
+
+
+def test_a_backup_that_may_know_of_an_earlier_run_gets_all_before_any_reader() -> None:
+    policy = passive()
+    assert policy.join() == Effects(hold=True)
+    assert policy.holding
+    assert sent(policy).complete
+    assert policy.known
+
+
+def test_a_backup_that_lost_the_thread_may_still_take_over_and_output_stays_held() -> None:
+    policy = known(passive())
+    policy.committed(step(1))
+    policy.rejected()
+    assert policy.holding
+    want = policy.want(0.0, {})
+    assert want is not None
+    assert (want.kind, want.complete) == ("whole", True)
 
 
 def test_active_sends_orders_at_once_and_acknowledges_for_itself() -> None:
