@@ -40,13 +40,13 @@ outputs:
 """
 
 
-def wait_for(what: Callable[[], Any], told: str, seconds: float = PATIENCE_S) -> Any:
+def wait_for(what: Callable[[], Any], told: str, seconds: float = PATIENCE_S, every_s: float = 0.1) -> Any:
     """The first answer that is true; a test that waits in vain says for what."""
     until = time.monotonic() + seconds
     while not (answer := what()):
         if time.monotonic() > until:
             raise AssertionError(f"waited {seconds:.0f} s in vain: {told}")
-        time.sleep(0.1)  # between looks at something outside this process
+        time.sleep(every_s)  # between looks at something outside this process
     return answer
 
 

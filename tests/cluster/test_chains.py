@@ -102,11 +102,13 @@ class Trial:
     def status(self) -> ClusterStatus:
         return self.client.status()
 
-    def state(self, node: str, box: str) -> StreamState:
-        """How a node's copy of a unit is, by its own word."""
+    def becomes(self, node: str, box: str, *states: StreamState) -> StreamState:
+        """In which of these states a node's copy of a unit is, by its own word, as soon as it is in one of them."""
         ask = SchemaOf(stream=f"{self.chain.name}/{box}")
         with self.client.peer(self._address(node)) as peer:
-            return peer.act("stream", ask, QueueStatus).state
+            found = lambda: (state := peer.act("stream", ask, QueueStatus).state) in states and state  # noqa: E731
+            state: StreamState = wait_for(found, f"{node}'s copy of {box} to be {' or '.join(states)}", every_s=0.0)
+        return state
 
     def _address(self, node: str) -> str:
         return next(one.address for one in self.status().nodes if one.node == node)
@@ -150,13 +152,13 @@ class Trial:
 
     def _stable(self, which: str) -> list[str]:
         node, box = self.victim(which)
-        wait_for(lambda: self.state(node, box) == "stable", "a copy to be stable")
+        self.becomes(node, box, "stable")
         return self._kill(node)
 
     def _failure(self, which: str) -> list[str]:
         self._hang()
         node, box = self.victim(which)
-        wait_for(lambda: self.state(node, box) == "failure", "a copy to lack something")
+        self.becomes(node, box, "failure")
         time.sleep(self.chance.uniform(0.0, 2.0))
         dead = self._kill(node)
         self.guesses()  # of the other copy
@@ -168,9 +170,7 @@ class Trial:
             time.sleep(failure_s)
             node, box = self.victim(which)
             self.proxy.heal()
-            while (state := self.state(node, box)) == "failure":
-                pass
-            if state == "stabilization":
+            if self.becomes(node, box, "stabilization", "stable") == "stabilization":
                 return self._kill(node)
             self.flows(self.feed.moment)
         raise AssertionError(f"no copy of {box} was seen to correct itself, {TRIES} times")
