@@ -63,7 +63,7 @@ bench: setup
 	$(BIN)/borealis bench engine
 
 chaos: setup
-	BOREALIS_CHAOS=full $(PYTEST) tests/chaos tests/steps/test_spark_cluster.py tests/steps/test_pyspark_both_sides.py
+	BOREALIS_CHAOS=full $(PYTEST) tests/chaos tests/cluster/test_chains.py tests/steps/test_spark_cluster.py tests/steps/test_pyspark_both_sides.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

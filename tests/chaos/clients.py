@@ -1,4 +1,4 @@
-"""The clients of a case: one that publishes in small batches for as long as it goes on, one that reads all results."""
+"""The client of a case that publishes in small batches for as long as it goes on; `reader.py` reads all results."""
 
 from __future__ import annotations
 
@@ -11,47 +11,12 @@ from typing import Any
 from matrix import Deployed
 
 from borealis.client.client import Client
-from borealis.sim.history import History, Received, plain
+from borealis.sim.history import History
 from borealis.sim.shapes import ALL_GROUPS, START_US, STEP_US, rows
-from borealis.streams.section import Section
 
 BATCH_ROWS = 200
 TICK_S = 1.0  # a dozen units whose trains follow each other closely are more than two cores can bear
 END_S = 60.0
-
-
-class Reader:
-    """Reads an output from the oldest tuple to the end into a history."""
-
-    def __init__(self, client: Client, stream: str, history: History) -> None:
-        self.history, self.newest, self.ended = history, 0, threading.Event()
-        self._subscription = client.subscribe(stream, start="oldest", on_gap="continue")
-        threading.Thread(target=self._read, name=f"reader {stream}", daemon=True).start()
-
-    def _read(self) -> None:
-        try:
-            for section in self._subscription.sections():
-                self._take(section)
-            self.history.ended = self._subscription.ended
-        except BaseException as error:
-            self.history.trouble.append(f"the reader failed: {error!r}")
-        self.history.gaps = self._subscription.gaps
-        self.ended.set()
-
-    def _take(self, section: Section) -> None:
-        if not len(section):
-            return
-        times = section.time.tolist()
-        found = plain(section.rows, self.history.shape.columns)
-        for number, (at, row) in enumerate(zip(times, found, strict=True)):
-            self.history.received.append(Received(section.first + number, at, row))
-        self.newest = max(self.newest, *times)
-        event = {"at": time.time(), "what": "received", "first": section.first, "rows": len(times), "time": times[-1]}
-        self.history.events.append(event)
-
-    def stop(self) -> None:
-        """No more."""
-        self._subscription.stop()
 
 
 class Feed:

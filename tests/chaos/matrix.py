@@ -41,7 +41,7 @@ NEVER = -1000  # what nothing is worth
 Pair = tuple[str, str]
 
 
-# replicas are an active standby that is open: tests/cluster/test_delay.py kills one
+# replicas are an active standby that is open: tests/cluster/test_chains.py kills them
 KILLED = [approach for approach in APPROACHES if approach not in ("none", "replicas")]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.recovery_cluster import Cluster
-from clients import Feed, Reader
+from clients import Feed
 from matrix import Deployed, Strike
 
 from borealis.cli import processes
@@ -22,6 +22,7 @@ from borealis.errors import BorealisError
 from borealis.sim.history import History
 from borealis.sim.shapes import ALL_GROUPS, SHAPES
 from borealis.wire.status import ClusterStatus, ProtectionView, StreamView, UnitView
+from reader import Reader
 
 FIRST_S = 60.0  # for first results
 AGAIN_S = 60.0  # for results behind the failure

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 import borealis
 from borealis.client.client import Client
+from borealis.hosts import free_ports
+from proxy import Proxy
 
 PATIENCE_S = 120.0
 START_US = 1_700_000_000_000_000
@@ -38,13 +40,13 @@ outputs:
 """
 
 
-def wait_for(what: Callable[[], Any], told: str, seconds: float = PATIENCE_S) -> Any:
+def wait_for(what: Callable[[], Any], told: str, seconds: float = PATIENCE_S, every_s: float = 0.1) -> Any:
     """The first answer that is true; a test that waits in vain says for what."""
     until = time.monotonic() + seconds
     while not (answer := what()):
         if time.monotonic() > until:
             raise AssertionError(f"waited {seconds:.0f} s in vain: {told}")
-        time.sleep(0.1)  # between looks at something outside this process
+        time.sleep(every_s)  # between looks at something outside this process
     return answer
 
 
@@ -56,6 +58,7 @@ class City:
         self.environment = os.environ | {"BOREALIS_HOME": str(root / "home"), "COLUMNS": "200"}
         self.environment.pop("BOREALIS_COORDINATOR", None)
         self._background: list[subprocess.Popen[bytes]] = []
+        self.proxies: dict[str, Proxy] = {}  # by the node that others reach through it
 
     def run(self, *arguments: str, fails: bool = False) -> str:
         """A command to its end; its standard output, or what it said on standard error if it is to fail."""
@@ -84,11 +87,18 @@ class City:
         self._background.append(process)
         return process
 
-    def up(self, nodes: int) -> dict[str, Any]:
-        """Start it."""
-        told: dict[str, Any] = json.loads(
-            self.run("up", "--nodes", str(nodes), "--port", "0", "--allow-faults", "--json")
-        )
+    def up(self, nodes: int, fronted: Sequence[str] = ()) -> dict[str, Any]:
+        """Start it; nodes that are `fronted` are reached through a proxy."""
+        parts: dict[str, dict[str, Any]] = {f"node{n}": {"name": f"node{n}"} for n in range(1, nodes + 1)}
+        port, *ports = free_ports(1 + 2 * len(fronted))
+        for number, node in enumerate(fronted):
+            at, behind = ports[2 * number : 2 * number + 2]
+            self.proxies[node] = Proxy(at, behind)
+            parts[node] |= {"port": behind, "announce": self.proxies[node].address}
+        file = self.root / "cluster.yaml"
+        made = {"coordinator": {"port": port}, "nodes": list(parts.values()), "allow_faults": True}
+        file.write_text(json.dumps(made))  # which is YAML, too
+        told: dict[str, Any] = json.loads(self.run("up", "--config", str(file), "--json"))
         return told
 
     def down(self) -> None:
@@ -98,6 +108,8 @@ class City:
                 process.kill()
             process.wait(10)
         self.run("down")
+        for proxy in self.proxies.values():
+            proxy.close()
 
     def status(self) -> dict[str, Any]:
         """What `borealis status --json` says, without a process of its own: tests ask often."""

@@ -17,7 +17,7 @@ from city import City
 def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
     """Three nodes for all tests, each of which deploys under names of its own and brings back whom it kills."""
     one = City(tmp_path_factory.mktemp("city"))
-    one.up(3)
+    one.up(3, fronted=["node3"])
     try:
         yield one
     finally:

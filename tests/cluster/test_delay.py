@@ -75,9 +75,9 @@ def tentative(path: Path) -> int:
     return sum(one.get("_stable") is False for one in json_lines(path))
 
 
-def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_can_correct_that(city: City) -> None:
+def test_one_of_two_replicas_is_cut_off_then_both(city: City) -> None:
     """Two units in a row. As long as one copy of the first reads all streams, results are right. When none does they
-    are tentative, and corrected. Then a copy is killed that is tentative: the other makes the right answers."""
+    are tentative, and corrected. `test_chains.py` cuts networks, and kills."""
     file = city.root / "merged.yaml"
     file.write_text(MERGED.format(name="merged"))
     places = ["--place", "both=node1", "--cut", "shown", "--place", "shown=node2"]
@@ -107,15 +107,6 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
         assert "reads merged/b again" in city.run("heal", "merged/b", "node1")
         city.run("heal", "merged/b", "node2")
         wait_for(lambda: any(one.get("_undo", 0) > 5 for one in json_lines(out)), "the correction")
-        before = tentative(out)
-        for node in ("node1", "node2"):
-            city.run("cut", "merged/b", node)
-        wait_for(lambda: tentative(out) > before, "tentative rows again")
-        city.run("kill", "node1")
-        city.run("heal", "merged/b", "node2")
-        healed = time.time()
-        late = lambda: any(at.timestamp() > healed + 1 for at, _, _ in stable(json_lines(out)))  # noqa: E731
-        wait_for(late, "rows that are right again")
     assert tail.wait(120) == 0
     assert quiet.wait(120) == 0
     right = windows(rows)
@@ -126,4 +117,3 @@ def test_one_of_two_replicas_is_cut_off_then_both_then_one_is_killed_before_it_c
     assert stable(json_lines(shown)) == right
     assert guesses.read_text() == "", "nothing is tentative in the end"
     city.undeploy("merged")
-    city.bring_back("node1")

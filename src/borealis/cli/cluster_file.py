@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
@@ -23,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from borealis.client.cluster_config import HOST, PORT, PORT_MOST, read_text
 from borealis.diagram.notation import PlainLoader
 from borealis.errors import ClusterError, did_you_mean
-from borealis.hosts import is_loopback
+from borealis.hosts import is_flight, is_loopback
 from borealis.wire.messages import NAME_RULE, Name
 
 NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a name"
@@ -51,9 +52,15 @@ class NodePart(_Checked):
     name: Name
     host: str = HOST
     port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
+    announce: str | None = None  # host:port at which others reach it; None: where it listens
     master: str | None = None
     cores: int | None = Field(default=None, ge=1, le=1024)
     data: FilePath | None = None
+
+    @property
+    def reached(self) -> str:
+        """The host at which others reach it."""
+        return urlsplit(f"//{self.announce}").hostname or "" if self.announce else self.host
 
 
 class TlsPart(_Checked):
@@ -73,7 +80,13 @@ class ClusterFile(_Checked):
 
     @property
     def hosts(self) -> list[str]:
+        """That are listened at."""
         return list(dict.fromkeys([self.coordinator.host, *(node.host for node in self.nodes)]))
+
+    @property
+    def reached(self) -> list[str]:
+        """Those that other parts are told."""
+        return list(dict.fromkeys([self.coordinator.host, *(node.reached for node in self.nodes)]))
 
 
 def load_cluster_file(path: Path) -> ClusterFile:
@@ -130,8 +143,11 @@ def _contradictions(made: ClusterFile) -> Iterator[tuple[str, str]]:
     for host in made.hosts:
         if host in EVERYWHERE:
             yield f"'{host}' is an address that cannot be called", "write one that the other machines can reach"
-    inner = [host for host in made.hosts if is_loopback(host)]
-    if inner and len(inner) < len(made.hosts):
+    for node in made.nodes:
+        if node.announce is not None and not is_flight(f"grpc://{node.announce}"):
+            yield f"'{node.announce}', which '{node.name}' shall announce, is no address", "write HOST:PORT"
+    inner = [host for host in made.reached if is_loopback(host)]
+    if inner and len(inner) < len(made.reached):
         what = f"'{inner[0]}' can be reached from its own machine only, and other hosts are named, too"
         yield what, "write addresses that all machines of the cluster can reach"
     places = [(n.host, n.port) for n in made.nodes if n.port] + [(made.coordinator.host, made.coordinator.port)]

@@ -39,7 +39,8 @@ class Plan:
 def plan(options: UpOptions) -> Plan:
     """What shall run, checked as far as that is possible without a look at the machine."""
     cluster = _cluster(options)
-    open_hosts = [host for host in cluster.hosts if not is_loopback(host)]
+    known = dict.fromkeys([*cluster.hosts, *cluster.reached])
+    open_hosts = [host for host in known if not is_loopback(host)]
     if open_hosts and cluster.token_file is None:
         raise ClusterError(
             f"{', '.join(open_hosts)} can be reached from other machines, and no token protects the cluster",
@@ -152,6 +153,7 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
             coordinator=f"{at.host}:{at.port}",
             host=node.host,
             port=node.port,
+            announce=node.announce,
             master=node.master or None,
             cores=node.cores,
             data=str(node.data or data / node.name),

@@ -15,7 +15,7 @@ from borealis.cli.options import AllowFaults, Coordinator, Host, Master, Securit
 from borealis.cli.processes import join
 from borealis.client.cluster_config import TOKEN, find, home, make_folder, read_token
 from borealis.errors import ClusterError
-from borealis.hosts import is_loopback
+from borealis.hosts import is_flight, is_loopback
 
 MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 
@@ -26,6 +26,9 @@ def node(
     master: Master = None,
     host: Host = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="For other nodes and clients; 0: a free one.")] = 0,
+    announce: Annotated[
+        str | None, Option(metavar="HOST:PORT", help="Where others reach it, if that is not where it listens.")
+    ] = None,
     http_port: Annotated[int, Option(min=0, max=65535, help="For metrics; 0: a free one.")] = 0,
     data: Annotated[Path | None, Option(metavar="DIR", help="Where durable inputs keep their logs.")] = None,
     cores: Annotated[int | None, Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
@@ -34,6 +37,7 @@ def node(
     *,
     protection: SecurityOptions,
 ) -> None:
+    from borealis.wire.auth import host_of
     from borealis.wire.messages import NAME_RULE, is_name
 
     if master is not None and not MASTER.fullmatch(master):
@@ -43,11 +47,14 @@ def node(
         )
     if name and not is_name(name):
         raise ClusterError(f"a node cannot be called '{name}'", hint=NAME_RULE)
+    if announce is not None and not is_flight(f"grpc://{announce}"):
+        raise ClusterError(f"--announce '{announce}' is no address", hint="write HOST:PORT, as others reach this node")
     to = find(coordinator, read_token(protection.token_file), protection.tls_ca)
-    if is_loopback(host) and not is_loopback(to.host):
+    reached = host_of(announce) if announce else host
+    if is_loopback(reached) and not is_loopback(to.host):
         raise ClusterError(
-            f"the coordinator is at {to.host}, which cannot reach a node at {host}",
-            hint="give the address at which others reach this machine: --host NAME",
+            f"the coordinator is at {to.host}, which cannot reach a node at {reached}",
+            hint="give the address at which others reach this machine: --host NAME, or --announce NAME:PORT",
         )
     security = protection.security(to.token)
     settings = pairs("--conf", conf, "spark.executor.memory=2g")
@@ -57,8 +64,8 @@ def node(
         make_folder(data, "the node's data", "give a folder of yours with --data")
     name = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     at = to.url if to.tls else to.address
-    common: dict[str, Any] = {"host": host, "port": port, "http_port": http_port, "master": master}
-    common |= {"cores": cores, "data": data, "allow_faults": allow_faults or None}
+    common: dict[str, Any] = {"host": host, "port": port, "announce": announce, "http_port": http_port}
+    common |= {"master": master, "cores": cores, "data": data, "allow_faults": allow_faults or None}
     join(to.host, to.port, name, arguments("node", name=name, coordinator=at, **common, conf=conf, **vars(protection)))
     from borealis.node.process import NodeOptions, serve
 

@@ -45,6 +45,7 @@ class NodeOptions:
     master: str | None = None  # Spark's; None: this machine, `cores` of it
     host: str = "127.0.0.1"
     port: int = 0
+    announce: str | None = None  # host:port at which others reach it; None: where it listens
     http_port: int = 0
     data: Path | None = None  # where durable entry points keep their logs
     cores: int | None = None
@@ -57,7 +58,7 @@ def serve(options: NodeOptions) -> int:
     """Run a node until an order or SIGTERM stops it; the trains under way are finished."""
     name = options.name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     master = options.master or f"local[{options.cores or 1}, 3]"
-    require_security([options.host], options.security)
+    require_security([options.host, *filter(None, [options.announce])], options.security)
     settings = {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
     spark = HERE.threads.start("spark", lambda: session(master, settings))
     try:
@@ -104,7 +105,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop_asked.set())
     server = WireServer(node, f"grpc://{options.host}:{options.port}", options.security).start()
-    node.address = server.address
+    node.address = reached_at(server.address, options.announce)
     metrics = MetricsServer(node.status, options.host, options.http_port, options.security)
     node.http = metrics.address
     beats = Heartbeats(node, coordinator)
@@ -129,6 +130,15 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
             node.close()
         server.close()
         metrics.close()
+
+
+def reached_at(listens: str, announce: str | None) -> str:
+    """The address that a node tells all others: where it listens, or what leads there from elsewhere.
+
+    >>> reached_at("grpc+tls://0.0.0.0:7480", "node1.example.org:30480")
+    'grpc+tls://node1.example.org:30480'
+    """
+    return f"{listens.partition('://')[0]}://{announce}" if announce else listens
 
 
 def located(coordinator: CoordinatorClient, stream: str) -> Location | None:

@@ -94,6 +94,8 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["node", "--name", "a b"], "a node cannot be called 'a b'. Hint: use letters"),
         (["node", "--name", ".."], "a node cannot be called '..'. Hint: use letters"),
         (["node", "--coordinator", "10.0.0.1:7470"], "which cannot reach a node at 127.0.0.1. Hint: give the"),
+        (["node", "--announce", "here"], "--announce 'here' is no address. Hint: write HOST:PORT"),
+        (["node", "--announce", "192.0.2.1:7480"], "192.0.2.1:7480: open to other machines, and no token given"),
         (["node", "--data", "/proc/here"], "cannot keep the node's data in '/proc/here'"),
         (["node", "--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["node", "--conf", "spark.x"], "is not NAME=VALUE"),

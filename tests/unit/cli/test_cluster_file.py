@@ -15,7 +15,7 @@ coordinator: {host: 10.1.2.3, port: 7000, catalog: catalog.sqlite}
 token_file: secrets/token
 tls: {cert: node.pem, key: node.key, ca: ca.pem}
 nodes:
-  - {name: node1, host: 10.1.2.3, port: 7481, master: "local[2]", data: /var/lib/borealis}
+  - {name: node1, host: 10.1.2.3, port: 7481, announce: "b.example:9", master: "local[2]", data: /var/lib/borealis}
   - {name: node2, host: 10.1.2.4, cores: 2, data: data2}
 """
 
@@ -35,6 +35,7 @@ def test_a_whole_file_is_read_and_its_paths_are_taken_from_its_folder(tmp_path: 
     assert found.tls.key == tmp_path / "node.key"
     assert [node.data for node in found.nodes] == [Path("/var/lib/borealis"), tmp_path / "data2"]
     assert found.hosts == ["10.1.2.3", "10.1.2.4"]
+    assert found.reached == ["10.1.2.3", "b.example", "10.1.2.4"]
 
 
 def test_nodes_alone_are_enough(tmp_path: Path) -> None:
@@ -65,6 +66,8 @@ def test_nodes_alone_are_enough(tmp_path: Path) -> None:
         ("nodes: [{name: a}, {name: a}]", "two nodes are called 'a'"),
         ("nodes: [{name: coordinator}]", "cannot be called 'coordinator'"),
         ("nodes: [{name: a, host: 0.0.0.0}]", "cannot be called"),
+        ("nodes: [{name: a, announce: here}]", "'here', which 'a' shall announce, is no address. Hint: write HOST"),
+        ("nodes: [{name: a, announce: '10.0.0.7:1'}]", "'127.0.0.1' can be reached from its own machine only"),
         ("nodes: [{name: a, port: 7470}]", "127.0.0.1:7470 is given twice"),
         ("nodes: [{name: a, host: 10.0.0.7}]", "'127.0.0.1' can be reached from its own machine only"),
     ],

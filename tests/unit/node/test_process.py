@@ -15,7 +15,7 @@ from borealis.client.cluster_config import Whereabouts
 from borealis.client.coordinator import CoordinatorClient
 from borealis.errors import TrainError, UnreachableError
 from borealis.local import warm
-from borealis.node.process import forgiving
+from borealis.node.process import forgiving, reached_at
 
 
 class Started:
@@ -67,3 +67,8 @@ def test_a_warm_up_that_is_told_to_stop_says_nothing(
 def test_a_coordinator_that_is_not_there_is_told_with_its_address() -> None:
     with pytest.raises(UnreachableError, match=r"the coordinator at http://127\.0\.0\.1:9 does not answer"):
         CoordinatorClient(Whereabouts.of("127.0.0.1:9", None)).heartbeat(b"{}")
+
+
+def test_a_node_tells_others_what_leads_to_it() -> None:
+    assert reached_at("grpc+tls://0.0.0.0:7480", "node1.example.org:30480") == "grpc+tls://node1.example.org:30480"
+    assert reached_at("grpc://127.0.0.1:7480", None) == "grpc://127.0.0.1:7480"
