@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from borealis.clock import Clock
 from borealis.entry.admission import Cursor
 from borealis.machine import HERE
-from borealis.streams.section import Section, wire_schema
+from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
 from borealis.trains.forking import DelayBound, Forking, ForkLine, ForkRelay
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.keeping import Keeping, KeepLimits
@@ -70,9 +71,9 @@ class ForkedInput:
         self.begun: list[int | None] = []
         self.prepared: list[int] = []
         bucket = BUCKET if several else None
-        self.forking = Forking(
-            self.trunk, Admission(), bucket, bound, self.clock, self.begun.append, self.prepared.append
-        )
+        self.recovered = 0  # how often recovery was done
+        told = self.begun.append, self.prepared.append, self._note_recovery
+        self.forking = Forking(self.trunk, Admission(), bucket, bound, self.clock, *told)
         self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
         self.busy = False  # the trunk reads nothing
         self.forks = True  # there may be some
@@ -95,6 +96,15 @@ class ForkedInput:
         self.read()
         self.has_room(name)
 
+    def mark(self, name: str, **what: bool) -> None:
+        """Say on a stream that what was tentative is void (`undo`), or corrected (`done`)."""
+        first = self._next.get((name, ""), 0)
+        self.forking.take_in(name, replace(boundary_only(first, SCHEMA, NOTHING, FIRST_TIME), **what))
+        self.read()
+
+    def _note_recovery(self) -> None:
+        self.recovered += 1
+
     def has_room(self, name: str) -> bool:
         """Whether more may come of a stream; what is too much for memory goes to the disk."""
         return self.keeping.has_room(line.intakes[name] for line in (self.trunk, self.fork) if line is not None)
@@ -111,6 +121,7 @@ class ForkedInput:
     def read(self) -> None:
         """All that may be read now, in the trunk and in the fork; which is over when it is corrected."""
         while True:
+            self.forking.settle()
             if not self.busy and not self.forking.waits() and (merged := self.order.next()).pieces:
                 self.stable += self._taken(self.trunk, merged)
                 if self.fork is not None and self.fork.is_corrected_by(self.trunk):

@@ -166,6 +166,7 @@ class Subscription:
         self.stable = True  # whether what was taken last is
         self.fork = ""  # by whose name it is tentative, if it is
         self.undone = 0  # how often what was tentative became void: all of it that was handed out before
+        self.recovered = 0  # how often all of it was corrected then, by what was handed out before
         self._locator = locator
         self._buffer = Buffer(self.options.buffer_bytes, machine)
         self._peer: Peer | None = None  # the node that serves the stream, in the life that `gaps` counts
@@ -324,6 +325,7 @@ class Subscription:
             self.ended, self.stable, self.fork = section.ended, section.stable, section.fork
             self.connection = came.connection
             self.undone += section.undo
+            self.recovered += section.done
             if boundaries:
                 return section
 

@@ -303,6 +303,8 @@ class Run:
     def _take(self, history: History, section: Section) -> None:
         if section.undo:
             self.note("client", f"{history.output}: what was tentative is void; it goes on at {section.first}")
+        if section.done:
+            self.note("client", f"{history.output}: recovery is done at {section.first}")
         if not len(section):
             return
         if not section.stable:

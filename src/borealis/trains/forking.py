@@ -305,14 +305,18 @@ class Forking:
         clock: Clock,
         on_fork: Callable[[int | None], None],
         on_prepare: Callable[[int], None],
+        on_recovery: Callable[[], None],
     ) -> None:
-        self._on_prepare = on_prepare
+        self._on_prepare, self._on_recovery = on_prepare, on_recovery
         self._prepared: tuple[int, int] | None = None  # the number of a fork that may begin, and behind which train
         self._trunk, self._admission, self._bucket, self._bound = trunk, admission, bucket_us, bound
         self._clock, self._on_fork = clock, on_fork
         self.fork: ForkLine | None = None
         self._count = 0  # how many there were
         self._tentative: dict[str, list[Section]] = {}  # what came of each stream that is not stable, and not void
+        self._undone: set[str] = set()  # streams on which there was an undo, and of which recovery is not done
+        self._read: dict[str, int] = {}  # how far forks that are over had read each stream; nothing: that is corrected
+        self._corrected_by: int | None = None  # the trunk's train that had read all that
         self._arrivals = Arrivals()
         self.partner: Partner | None = None
         self._could_since: float | None = None  # what was missing has come
@@ -322,12 +326,19 @@ class Forking:
         """What came of a stream goes into the trunk if it is stable, and in any case into a fork, if there is one."""
         if section.undo:
             self._tentative.pop(name, None)
+            self._undone.add(name)
             if self.fork is not None:
                 self.fork.undo(name)
+            return
+        if section.done:
+            self._undone.discard(name)
             return
         intake = self._trunk.intakes[name]
         if section.stable:
             intake.add(_relay(intake).admit(section))
+            if section.ended:  # as it is right: nothing can be tentative behind that
+                self._tentative.pop(name, None)
+                self._undone.discard(name)
         else:
             self._tentative.setdefault(name, []).append(section)
         if self.fork is not None:
@@ -432,8 +443,27 @@ class Forking:
     def end(self) -> None:
         """Read on without the fork."""
         if self.fork is not None:
+            for name, intake in self.fork.intakes.items():
+                self._read[name] = max(self._read.get(name, FIRST_TIME), intake.cut.reached)
             shutil.rmtree(self.fork.depot, ignore_errors=True)
-        self.fork = None
+        self.fork, self._corrected_by = None, None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether there was a fork that is over, and readers do not know yet that all is right again."""
+        return bool(self._read) and self.fork is None
+
+    def settle(self) -> None:
+        """If all that was tentative is corrected here, and upstream as well, recovery is done."""
+        if not self.is_recovering or self._tentative or self._undone:
+            return
+        trunk = self._trunk
+        cuts = [(trunk.intakes[name].cut, reached) for name, reached in self._read.items()]
+        if self._corrected_by is None and all(cut.ended or cut.reached >= reached for cut, reached in cuts):
+            self._corrected_by = trunk.made
+        if self._corrected_by is not None and trunk.released >= self._corrected_by:
+            self._read, self._corrected_by = {}, None
+            self._on_recovery()
 
     def patience(self) -> float:
         """How long to wait before what is pending is to be looked at again, in seconds."""

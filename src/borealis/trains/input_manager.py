@@ -70,6 +70,7 @@ class InputManager:
         bound: DelayBound | None = None,  # on how long what is pending waits for what is missing
         on_fork: Callable[[int | None], None] = lambda _: None,  # a fork begins, in the place of any before; or is over
         on_prepare: Callable[[int], None] = lambda _: None,  # one may begin soon
+        on_recovery: Callable[[], None] = lambda: None,  # all that forks gave is corrected
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot
@@ -95,8 +96,8 @@ class InputManager:
         self._trunk = Line(self._intakes, depot, next_cause, trains)
         self._forking: Forking | None = None
         if bound is not None:
-            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork, on_prepare)
-            self._forking = Forking(self._trunk, *how)
+            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock)
+            self._forking = Forking(self._trunk, *how, on_fork, on_prepare, on_recovery)
         self._keeping = Keeping(KeepLimits() if bound is None else bound.keep, machine)
         self._is_forks_turn = False
         self._rehearsal: int | None = None  # the number of a train of nothing, of a fork that may begin
@@ -339,6 +340,12 @@ class InputManager:
                 self._forking.end()
                 self._tell()
 
+    def settle(self) -> None:
+        """After a commit: if all that forks gave is corrected with it, recovery is done."""
+        if self._forking is not None and self._forking.is_recovering:
+            with self._making:
+                self._forking.settle()
+
     def correct_with(self, partner: Partner | None) -> None:
         """Correct what was tentative by turns with the other copy of the unit; with none, at once."""
         if self._forking is not None:
@@ -367,6 +374,7 @@ class InputManager:
         """If it is time; a while before that, a train of nothing lets workers get ready for it."""
         if self._forking is None:
             return False
+        self._forking.settle()
         may = not self._scripts.active
         if (serial := self._forking.prepare(may=may)) is not None:
             self._rehearsal = serial * FORKS

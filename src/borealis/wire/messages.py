@@ -71,6 +71,7 @@ class SectionHead(Message):
     jump: bool = False  # ids were left out before it, in a recovery: there is a gap, or some come again
     fork: str = Field(default="", max_length=64)  # all of it is tentative, of this fork; empty: it is stable
     undo: bool = False  # all that was tentative is void
+    done: bool = False  # and all of it is corrected
 
 
 class Ack(Message):
