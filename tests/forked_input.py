@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.entry.admission import Cursor
-from borealis.machine import HERE
+from borealis.machine import HERE, Machine
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
 from borealis.trains.forking import DelayBound, Forking, ForkLine, ForkRelay
 from borealis.trains.intake import Admission, Intake
@@ -67,7 +67,7 @@ class ForkedInput:
         }
         self.trunk = Line(intakes, folder)
         bound, several = DelayBound(PATIENCE_S, keep=keep or KeepLimits(), **policy), len(names) > 1
-        self.keeping = Keeping(bound.keep, HERE)
+        self.keeping = Keeping(bound.keep, Machine(self.clock))
         self.begun: list[int | None] = []
         self.prepared: list[int] = []
         bucket = BUCKET if several else None
@@ -93,6 +93,8 @@ class ForkedInput:
         at, bounds = np.array([start + len(times)]), np.array([bound])
         rows = pa.record_batch([time], schema=SCHEMA)
         self.forking.take_in(name, Section(start, rows, time, at, bounds, FIRST_TIME, fork))
+        if not fork:
+            self.keeping.note(name, start)
         self.read()
         self.has_room(name)
 
@@ -107,7 +109,11 @@ class ForkedInput:
 
     def has_room(self, name: str) -> bool:
         """Whether more may come of a stream; what is too much for memory goes to the disk."""
-        return self.keeping.has_room(line.intakes[name] for line in (self.trunk, self.fork) if line is not None)
+        fork = None if self.fork is None else self.fork.intakes[name]
+        trunk = self.trunk.intakes[name]
+        if not self.keeping.has_room(name, trunk, fork) and self.keeping.limits.gives_up and self.forking.holds(name):
+            self.keeping.give_up(name, trunk)
+        return self.keeping.has_room(name, trunk, fork)
 
     def floor(self, name: str) -> int:
         """Before which a row of a stream comes too late for the fork, if there is one."""

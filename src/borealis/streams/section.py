@@ -119,6 +119,12 @@ class Section:
         """The same tuples among other boundaries."""
         return replace(self, at=at, bound=bound, standing=standing)
 
+    def bounded_since(self, boundary: int) -> Section:
+        """The same for a reader that knows of an earlier boundary only: the one in force comes before all of it."""
+        if boundary >= self.standing:
+            return self
+        return self.bounded(np.insert(self.at, 0, self.first), np.insert(self.bound, 0, self.standing), boundary)
+
     def bare(self) -> Section:
         """Where it begins, without tuples or boundaries."""
         return boundary_only(self.first, self.rows.schema, NOTHING, self.standing)

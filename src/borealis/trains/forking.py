@@ -53,7 +53,8 @@ class DelayBound:
         if protection is None or protection.delay_us is None:
             return None
         policies = protection.during_failure, protection.during_stabilization
-        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes)
+        seconds = None if protection.keep_time_us is None else protection.keep_time_us / 1e6
+        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes, seconds, protection.when_full)
         return cls(ALPHA * protection.delay_us / 1e6, *policies, keep)
 
 
@@ -439,6 +440,11 @@ class Forking:
             return False
         firsts = [int(i.pending[0].reached[0]) for i in intakes.values() if i.pending]
         return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(self._trunk))
+
+    def holds(self, name: str) -> bool:
+        """Whether the trunk waits with what it has of a stream, for another that is missing."""
+        fork, pending = self.fork, self._trunk.intakes[name].pending
+        return fork is not None and bool(pending) and int(pending[0].reached[0]) >= fork.order.free(self._trunk)
 
     def end(self) -> None:
         """Read on without the fork."""

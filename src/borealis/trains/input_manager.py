@@ -81,7 +81,8 @@ class InputManager:
             name, schema, cursor = spec.name, schemas[spec.name], (cursors or {}).get(spec.name, Cursor())
             entry: EntryPoint | Relay
             if isinstance(spec, StreamInput):
-                entry, schema = Relay(spec, cursor), wire_schema(schema)
+                gives_up = bound is not None and bound.keep.gives_up
+                entry, schema = Relay(spec, cursor, gives_up), wire_schema(schema)
             else:
                 entry = EntryPoint(spec, paces[name], cursor, (times or {}).get(name))
             read = self._threads.mailbox(READ_AHEAD)
@@ -279,9 +280,13 @@ class InputManager:
                 self._trunk.waiting,
                 sum(i.size - i.on_disk for i in intakes),
                 sum(i.on_disk for i in intakes),
-                [name for name, i in self._intakes.items() if self.fork is not None and full(i)],
+                [name for name, i in self._intakes.items() if self.fork is not None and full(name, i)],
                 self._keeping.trouble if self.fork is not None else "",
             )
+
+    def given_up(self) -> dict[str, int]:
+        """How many tuples of each input were, for newer ones."""
+        return dict(self._keeping.given_up)
 
     def held_up(self) -> tuple[str, float] | None:
         """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
@@ -483,6 +488,8 @@ class InputManager:
                     intake.last_arrival = self.clock.now()
                     if self._forking is not None and isinstance(item, Section):
                         self._forking.take_in(name, item)
+                        if item.stable and len(item):
+                            self._keeping.note(name, item.first)
                     else:
                         intake.add(intake.entry.admit(item))
                     intake.failure = intake.entry.refused
@@ -492,9 +499,18 @@ class InputManager:
 
     def _is_full(self, name: str, intake: Intake) -> bool:
         """Whether enough of an input is pending; while there is a fork, the trunk keeps what it has to read later."""
-        if (fork := self.fork) is None:
+        forking, keeping = self._forking, self._keeping
+        if forking is None or forking.fork is None:
             return intake.full(self.admission)
-        return not self._keeping.has_room((intake, fork.intakes[name]))
+        mine = forking.fork.intakes[name]
+        if keeping.has_room(name, intake, mine):
+            return False
+        if not (keeping.limits.gives_up and forking.holds(name)):  # the trunk makes room, or shall not
+            return True
+        upto, acknowledge = keeping.give_up(name, intake), getattr(intake.source, "acknowledge", None)
+        if upto is not None and acknowledge is not None:
+            acknowledge(upto)  # upstream need not keep it, either
+        return not keeping.fits(mine)
 
     def _enough(self) -> bool:
         """Whether what is pending makes a full train."""
