@@ -110,10 +110,10 @@ class ForkedInput:
     def has_room(self, name: str) -> bool:
         """Whether more may come of a stream; what is too much for memory goes to the disk."""
         fork = None if self.fork is None else self.fork.intakes[name]
-        trunk = self.trunk.intakes[name]
-        if not self.keeping.has_room(name, trunk, fork) and self.keeping.limits.gives_up and self.forking.holds(name):
+        trunk, held = self.trunk.intakes[name], self.forking.holds(name)
+        if not self.keeping.has_room(name, trunk, fork, held=held) and self.keeping.limits.gives_up and held:
             self.keeping.give_up(name, trunk)
-        return self.keeping.has_room(name, trunk, fork)
+        return self.keeping.has_room(name, trunk, fork, held=held)
 
     def floor(self, name: str) -> int:
         """Before which a row of a stream comes too late for the fork, if there is one."""

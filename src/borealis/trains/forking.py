@@ -214,9 +214,10 @@ class Tentatively(ByTime):
         """What is in this bucket or before it has waited for as long as the bound allows."""
         return self._begin(self._arrivals.before(self._clock.now() - self._bound.patience_s))
 
-    def free(self, trunk: Line) -> int:
-        """Before what the trunk may read, with what is there."""
-        return min(LAST_TIME if i.source_ended else self._begin(i.entry.cursor.reached) for i in trunk.intakes.values())
+    def free(self, intakes: Mapping[str, Intake]) -> int:
+        """Before what the trunk may read, with what is there of these of its streams."""
+        ends = (LAST_TIME if i.source_ended else self._begin(i.entry.cursor.reached) for i in intakes.values())
+        return min(ends, default=LAST_TIME)
 
     def _begin(self, time: int) -> int:
         """Of the bucket that this is in."""
@@ -282,7 +283,7 @@ class ForkLine(Line):
         if self.tentative() or self.is_corrected_by(trunk):
             return False
         frontier = max(i.cut.reached for i in self.intakes.values())
-        return len(self.intakes) == 1 or self.order.free(trunk) > frontier
+        return len(self.intakes) == 1 or self.order.free(trunk.intakes) > frontier
 
 
 def _reaches(cursor: Cursor, other: Cursor) -> bool:
@@ -439,12 +440,13 @@ class Forking:
         if fork is None or fork.base != self._trunk.made:
             return False
         firsts = [int(i.pending[0].reached[0]) for i in intakes.values() if i.pending]
-        return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(self._trunk))
+        return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(intakes))
 
     def holds(self, name: str) -> bool:
         """Whether the trunk waits with what it has of a stream, for another that is missing."""
-        fork, pending = self.fork, self._trunk.intakes[name].pending
-        return fork is not None and bool(pending) and int(pending[0].reached[0]) >= fork.order.free(self._trunk)
+        fork, intakes = self.fork, dict(self._trunk.intakes)
+        pending = intakes.pop(name).pending
+        return fork is not None and bool(pending) and int(pending[0].reached[0]) >= fork.order.free(intakes)
 
     def end(self) -> None:
         """Read on without the fork."""

@@ -275,14 +275,22 @@ class InputManager:
     def kept(self) -> KeptInput:
         """What has arrived and is not read for good, by input; it is much while there is a fork."""
         with self._changed:
-            intakes, full = self._intakes.values(), self._keeping.is_full
+            intakes, full = self._intakes.values(), self._is_kept_full
             return KeptInput(
                 self._trunk.waiting,
                 sum(i.size - i.on_disk for i in intakes),
                 sum(i.on_disk for i in intakes),
-                [name for name, i in self._intakes.items() if self.fork is not None and full(name, i)],
+                [name for name, i in self._intakes.items() if full(name, i)],
                 self._keeping.trouble if self.fork is not None else "",
             )
+
+    def _is_kept_full(self, name: str, intake: Intake) -> bool:
+        forking = self._forking
+        return (
+            forking is not None
+            and forking.fork is not None
+            and self._keeping.is_full(name, intake, forking.holds(name))
+        )
 
     def given_up(self) -> dict[str, int]:
         """How many tuples of each input were, for newer ones."""
@@ -502,10 +510,10 @@ class InputManager:
         forking, keeping = self._forking, self._keeping
         if forking is None or forking.fork is None:
             return intake.full(self.admission)
-        mine = forking.fork.intakes[name]
-        if keeping.has_room(name, intake, mine):
+        mine, held = forking.fork.intakes[name], forking.holds(name)
+        if keeping.has_room(name, intake, mine, held=held):
             return False
-        if not (keeping.limits.gives_up and forking.holds(name)):  # the trunk makes room, or shall not
+        if not (keeping.limits.gives_up and held):  # if it is not held, it makes room itself
             return True
         upto, acknowledge = keeping.give_up(name, intake), getattr(intake.source, "acknowledge", None)
         if upto is not None and acknowledge is not None:

@@ -68,19 +68,19 @@ class Keeping:
             came.popleft()
         return came[0][1] if came[0][0] <= since else 0
 
-    def has_room(self, name: str, trunk: Intake, fork: Intake | None = None) -> bool:
-        """Whether more of an input can be kept, by each line that reads it."""
-        return not self.is_full(name, trunk) and self.fits(trunk) and (fork is None or self.fits(fork))
+    def has_room(self, name: str, trunk: Intake, fork: Intake | None = None, *, held: bool) -> bool:
+        """Whether more of an input can be kept, by each line that reads it; the trunk is held up by another, or not."""
+        return not self.is_full(name, trunk, held) and self.fits(trunk) and (fork is None or self.fits(fork))
 
     def fits(self, intake: Intake) -> bool:
         if intake.size >= self.limits.bytes_most:
             return False
         return intake.in_memory < self.limits.memory_bytes or self._spill(intake)
 
-    def is_full(self, name: str, trunk: Intake) -> bool:
-        """Whether the trunk keeps as much of an input as it may, or has kept some of it for as long."""
+    def is_full(self, name: str, trunk: Intake, held: bool) -> bool:
+        """Whether the trunk keeps as much of an input as it may, or has been held up with some of it for as long."""
         first = trunk.pending[0] if trunk.pending else None
-        is_old = isinstance(first, Relayed) and first.section.stop <= self._old(name)
+        is_old = held and isinstance(first, Relayed) and first.section.stop <= self._old(name)
         return is_old or trunk.size >= self.limits.bytes_most
 
     def give_up(self, name: str, trunk: Intake) -> int | None:
@@ -89,7 +89,7 @@ class Keeping:
         Says before which tuple nothing of it is needed now; None: nothing went. The newest section always has room.
         """
         count = 0
-        while len(trunk.pending) > 1 and not self.has_room(name, trunk):
+        while len(trunk.pending) > 1 and not self.has_room(name, trunk, held=True):
             count += trunk.leave_out()
         if not count:
             return None
