@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.entry.admission import Cursor
-from borealis.machine import HERE
-from borealis.streams.section import Section, wire_schema
+from borealis.machine import HERE, Machine
+from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
 from borealis.trains.forking import DelayBound, Forking, ForkLine, ForkRelay
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.keeping import Keeping, KeepLimits
@@ -66,13 +67,13 @@ class ForkedInput:
         }
         self.trunk = Line(intakes, folder)
         bound, several = DelayBound(PATIENCE_S, keep=keep or KeepLimits(), **policy), len(names) > 1
-        self.keeping = Keeping(bound.keep, HERE)
+        self.keeping = Keeping(bound.keep, Machine(self.clock))
         self.begun: list[int | None] = []
         self.prepared: list[int] = []
         bucket = BUCKET if several else None
-        self.forking = Forking(
-            self.trunk, Admission(), bucket, bound, self.clock, self.begun.append, self.prepared.append
-        )
+        self.recovered = 0  # how often recovery was done
+        told = self.begun.append, self.prepared.append, self._note_recovery
+        self.forking = Forking(self.trunk, Admission(), bucket, bound, self.clock, *told)
         self.order = ByTime(intakes, Admission(), BUCKET if several else 1)
         self.busy = False  # the trunk reads nothing
         self.forks = True  # there may be some
@@ -92,12 +93,27 @@ class ForkedInput:
         at, bounds = np.array([start + len(times)]), np.array([bound])
         rows = pa.record_batch([time], schema=SCHEMA)
         self.forking.take_in(name, Section(start, rows, time, at, bounds, FIRST_TIME, fork))
+        if not fork:
+            self.keeping.note(name, start)
         self.read()
         self.has_room(name)
 
+    def mark(self, name: str, **what: bool) -> None:
+        """Say on a stream that what was tentative is void (`undo`), or corrected (`done`)."""
+        first = self._next.get((name, ""), 0)
+        self.forking.take_in(name, replace(boundary_only(first, SCHEMA, NOTHING, FIRST_TIME), **what))
+        self.read()
+
+    def _note_recovery(self) -> None:
+        self.recovered += 1
+
     def has_room(self, name: str) -> bool:
         """Whether more may come of a stream; what is too much for memory goes to the disk."""
-        return self.keeping.has_room(line.intakes[name] for line in (self.trunk, self.fork) if line is not None)
+        fork = None if self.fork is None else self.fork.intakes[name]
+        trunk, held = self.trunk.intakes[name], self.forking.holds(name)
+        if not self.keeping.has_room(name, trunk, fork, held=held) and self.keeping.limits.gives_up and held:
+            self.keeping.give_up(name, trunk)
+        return self.keeping.has_room(name, trunk, fork, held=held)
 
     def floor(self, name: str) -> int:
         """Before which a row of a stream comes too late for the fork, if there is one."""
@@ -111,6 +127,7 @@ class ForkedInput:
     def read(self) -> None:
         """All that may be read now, in the trunk and in the fork; which is over when it is corrected."""
         while True:
+            self.forking.settle()
             if not self.busy and not self.forking.waits() and (merged := self.order.next()).pieces:
                 self.stable += self._taken(self.trunk, merged)
                 if self.fork is not None and self.fork.is_corrected_by(self.trunk):

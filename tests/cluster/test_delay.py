@@ -67,7 +67,7 @@ def windows(rows: list[tuple[datetime, int]]) -> list[tuple[datetime, int, int]]
 
 
 def stable(lines: list[dict[str, Any]]) -> list[tuple[datetime, int, int]]:
-    some = [one for one in lines if "_undo" not in one and one.get("_stable", True)]
+    some = [one for one in lines if not one.keys() & {"_undo", "_done"} and one.get("_stable", True)]
     return [(datetime.fromisoformat(one["at"]), one["n"], one["least"]) for one in some]
 
 

@@ -255,7 +255,7 @@ def reads_a_bucket_that_is_still_open(patch: pytest.MonkeyPatch) -> None:
 @mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
 def hears_of_no_undo(patch: pytest.MonkeyPatch) -> None:
     """Readers are not told that what they got was tentative, and is void."""
-    edited(patch, OutputQueue, "read_any", "tail.fork != at[0]):", "tail.fork != at[0]) and False:")
+    edited(patch, OutputQueue, "read_any", "tail.fork != fork[0]):", "tail.fork != fork[0]) and False:")
 
 
 @mutant(0, merge="time", delay="0.5 s", kinds=("cut",))
@@ -274,6 +274,12 @@ def forgets_what_it_spills(patch: pytest.MonkeyPatch) -> None:
 def believes_what_is_tentative(patch: pytest.MonkeyPatch) -> None:
     """What a unit upstream gave tentatively goes into the trunk as if it was stable."""
     edited(patch, forking.Forking, "take_in", "if section.stable:", "if section.stable or self.fork is None:")
+
+
+@mutant(2, merge="time", delay="0.5 s", kinds=("cut",))
+def never_says_that_recovery_is_done(patch: pytest.MonkeyPatch) -> None:
+    """Readers hear that what they got is void, and not when all of it is corrected."""
+    patch.setattr(forking.Forking, "settle", lambda self: None)
 
 
 # -- replicas

@@ -211,6 +211,7 @@ def test_tentative_rows_go_to_a_topic_of_their_own_and_every_partition_hears_the
     to, beside = (f"kafka://{broker.address}/{topic}?key=n" for topic in (stable, guesses))
     forward = ["tail", "packets", "--to", to, "--tentative-to", beside, "--headers"]
     queue = place.queues[STREAM]
+    done = set[int]()
 
     def give(first: int, stop: int, fork: str = "") -> None:
         at = np.arange(first, stop)
@@ -223,8 +224,13 @@ def test_tentative_rows_go_to_a_topic_of_their_own_and_every_partition_hears_the
     def standing() -> list[list[int]]:
         """What each partition's consumer still takes for tentative."""
         found: list[list[int]] = [[], []]
+        done.clear()
         for one in broker.messages(guesses):
             headers = dict(one.headers())
+            if "done" in headers:
+                assert (one.key(), one.value(), headers["next_id"]) == (None, None, b"30")
+                done.add(one.partition())
+                continue
             if "undo" in headers:
                 assert (one.key(), one.value(), headers["undo"]) == (None, None, b"true")
                 found[one.partition()] = []
@@ -245,8 +251,10 @@ def test_tentative_rows_go_to_a_topic_of_their_own_and_every_partition_hears_the
     assert len(certain()) == 5
     give(5, 30)
     queue.drop_fork()
+    queue.recover()
     eventually(lambda: len(certain()) == 30)
     assert standing() == [[], []], "the undo is there before the right rows are"
+    eventually(lambda: standing() == [[], []] and done == {0, 1})
     undos = [one for one in broker.messages(guesses) if dict(one.headers()).get("next_id") == b"5"]
     assert {one.partition() for one in undos} == {0, 1}
     queue.fork("g")

@@ -71,6 +71,13 @@ class DeployFlags:
     keep: Annotated[
         str | None, Option(metavar="SIZE", help="Of each input for the right answers, on disk; with --delay: '2 GB'.")
     ] = None
+    keep_time: Annotated[
+        str | None, Option(metavar="TIME", help="The same, for so long: '10 minutes'; if left out, as long as it fits.")
+    ] = None
+    when_full: Annotated[
+        str | None,
+        Option(metavar="wait|drop-oldest", help="Then wait; or, with amnesia, give up the oldest, which is a gap."),
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

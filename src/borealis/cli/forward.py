@@ -33,10 +33,11 @@ ROWS_AT_ONCE = 200_000  # that are written together, at most
 
 
 class Gathered(NamedTuple):
-    """Rows that came one after the other, all stable or all of one fork; none: an undo."""
+    """Rows that came one after the other, all stable or all of one fork; none: an undo, or recovery is done."""
 
     rows: pa.Table | None
     fork: str = ""
+    done: bool = False
 
 
 class Forwarding:
@@ -80,9 +81,9 @@ class Forwarding:
         self.complete = True
 
     def _write(self, stream: Subscription, names: list[str], upto: int) -> None:
-        for rows, fork in gathered(stream):
+        for rows, fork, done in gathered(stream):
             if self.tentative is not None and rows is None:
-                self.tentative.undo(upto)
+                (self.tentative.done if done else self.tentative.undo)(upto)
             elif self.tentative is not None and rows is not None and fork:
                 self.tentative.write(rows.select(names), fork)
             elif rows is not None:
@@ -123,18 +124,20 @@ def forward(
 def gathered(stream: Subscription) -> Iterator[Gathered]:
     """What comes, in its order, gathered for a moment."""
     held: list[pa.RecordBatch] = []
-    fork, undone, until = "", 0, 0.0
+    fork, undone, recovered, until = "", 0, 0, 0.0
     while True:
         STOP.point()
         more = stream.running
         batch = stream.read(max(0.0, until - WALL.now()) if held else LOOK_EVERY_S)
-        is_void = stream.undone > undone
-        if held and (batch is None or is_void or stream.fork != fork):
+        is_void, is_done = stream.undone > undone, stream.recovered > recovered
+        if held and (batch is None or is_void or is_done or stream.fork != fork):
             yield Gathered(pa.Table.from_batches(held), fork)
             held = []
+        undone, recovered = stream.undone, stream.recovered
         if is_void:
-            undone = stream.undone
             yield Gathered(None)
+        if is_done:
+            yield Gathered(None, done=True)
         if batch is None and not more:
             return
         if batch is None:

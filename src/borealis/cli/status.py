@@ -106,6 +106,8 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
         for arrow, count in unit.refused.items():
             if count:
                 notes.append(Text(f"{name}: {plural(count, 'change')} not made, on {arrow}", style="yellow"))
+        for arrow, count in unit.given_up.items():
+            notes.append(Text(f"{name} gave up {plural(count, 'tuple')} of {arrow} for newer ones", style="yellow"))
         if unit.fork is not None:
             notes.append(Text(f"{name} {fork_words(unit.fork)}", style="yellow"))
         for one in unit.waiting:

@@ -103,7 +103,7 @@ def tail(
             JsonLines().check(subscription.schema)
         if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
-        left, gaps, jumps, lost, undone, silent = options.limit, 0, 0, 0, 0, True
+        left, gaps, jumps, lost, undone, recovered, silent = options.limit, 0, 0, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(QUIET_S, left)
@@ -123,6 +123,10 @@ def tail(
                 undone = subscription.undone
                 if void := rows.undo():
                     notes.append(f"undone: {plural(void, 'tentative row')} above, for which the right ones follow")
+            if subscription.recovered > recovered:
+                recovered = subscription.recovered
+                if rows.done():
+                    notes.append(f"right again: all tentative rows of {subscription.stream} are corrected")
             for line in notes:
                 err.print(line, style="yellow", soft_wrap=True)
             if batch is None:

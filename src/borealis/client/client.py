@@ -168,7 +168,8 @@ class Client(CoordinatorRequests, Streams):
         corrects that when the stream is back; with `delay_of="path"` all units on a path share it. `during_failure`
         (process, delay) and `during_stabilization` (process, delay, suspend) say whether tuples that come meanwhile
         are answered at once, or as late as may be, or not.
-        `keep` ("2 GB") bounds what is kept of each input until then, most of it on disk; then all wait.
+        `keep` ("2 GB") and `keep_time` ("10 minutes") bound what is kept of each input until then, most of it on disk;
+        then all wait or, with `when_full="drop-oldest"` and amnesia, the oldest is given up, which is a gap.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
         the old one are gone then: the new one begins from empty, and readers of the old streams get an error.

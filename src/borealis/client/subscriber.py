@@ -28,14 +28,13 @@ from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_tempor
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import Section
-from borealis.streams.status import QueueStatus
 from borealis.wire.client import Peer
-from borealis.wire.endpoints import Endpoints, Location, Locator, located
+from borealis.wire.endpoints import Endpoints, Locator, located
 from borealis.wire.follow import Follower
 from borealis.wire.follow import Start as Start
-from borealis.wire.messages import Ack, SchemaOf
+from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
-from borealis.wire.replicas import ReplicaWatch
+from borealis.wire.replicas import watch
 from borealis.wire.subscription import WireSubscription
 from borealis.wire.view import View
 
@@ -166,6 +165,7 @@ class Subscription:
         self.stable = True  # whether what was taken last is
         self.fork = ""  # by whose name it is tentative, if it is
         self.undone = 0  # how often what was tentative became void: all of it that was handed out before
+        self.recovered = 0  # how often all of it was corrected then, by what was handed out before
         self._locator = locator
         self._buffer = Buffer(self.options.buffer_bytes, machine)
         self._peer: Peer | None = None  # the node that serves the stream, in the life that `gaps` counts
@@ -183,8 +183,7 @@ class Subscription:
             wants="either" if self.options.tentative else "stable",
             machine=machine,
         )
-        if found.replicated:
-            self._watch(found, machine)
+        watch(self._follower, locator, found, machine)
         self._current: Section | None = None
         self._spots = {True: 0, False: 0}  # behind what was handed out, of what is stable and of what is not
         self._had = 0  # the id behind what the program has done with, as it came back for more
@@ -324,6 +323,7 @@ class Subscription:
             self.ended, self.stable, self.fork = section.ended, section.stable, section.fork
             self.connection = came.connection
             self.undone += section.undo
+            self.recovered += section.done
             if boundaries:
                 return section
 
@@ -392,28 +392,6 @@ class Subscription:
         self._before, self.schema = (self.lost, self.jumps), self.view.schema(feed.schema)
         self.columns = replace(self.view, headers=False).schema(feed.schema).names
         return feed
-
-    def _watch(self, found: Location, machine: Machine) -> None:
-        """Read from the best copy, at any time."""
-        known = found
-
-        def locate() -> Location:
-            nonlocal known
-            known = self._locator.locate(self.stream)
-            return known
-
-        copies: dict[str, Peer] = {}
-
-        def copy(address: str, within: float) -> QueueStatus:
-            if address not in copies:
-                copies[address] = self._locator.peer(address)
-            return copies[address].say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within)
-
-        def over() -> None:
-            for peer in copies.values():
-                peer.close()
-
-        ReplicaWatch(self._follower, lambda: known, locate, copy, over, machine=machine)
 
     def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""

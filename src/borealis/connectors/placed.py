@@ -52,6 +52,9 @@ class TentativeSink(Protocol):
     def undo(self, next_id: int) -> None:
         """All that was written is void; stable rows go on at this id, once this has returned."""
 
+    def done(self, next_id: int) -> None:
+        """All that was void is corrected by the stable rows before this id."""
+
     def close(self) -> None: ...
 
 

@@ -52,6 +52,8 @@ class Deployment(BaseModel):
     during_stabilization: str | None = Field(default=None, description="process, delay or suspend, until corrected")
     reconcile: str | None = Field(default=None, description="local, or with ha: replicas also partner")
     keep: str | None = Field(default=None, description="of each input for the right answers, as '512 MB'; with delay")
+    keep_time: str | None = Field(default=None, description="the same, for so long, as '10 minutes'")
+    when_full: str | None = Field(default=None, description="wait, or with amnesia drop-oldest, which is a gap")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

@@ -34,13 +34,23 @@ DuringFailure = Literal["process", "delay"]
 DuringStabilization = Literal["process", "delay", "suspend"]
 DelayOf = Literal["unit", "path"]
 Reconcile = Literal["local", "partner"]
+WhenFull = Literal["wait", "drop-oldest"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
-OF_A_BOUND = ("delay", "delay_of", "during_failure", "during_stabilization", "reconcile", "keep")
+OF_A_BOUND = (
+    "delay",
+    "delay_of",
+    "during_failure",
+    "during_stabilization",
+    "reconcile",
+    "keep",
+    "keep_time",
+    "when_full",
+)
 KEEP_LEAST, KEEP_MOST = 1_000_000, 4_000_000_000  # bytes; upstream keeps no more
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
@@ -65,6 +75,8 @@ class ProtectOptions(TypedDict, total=False):
     during_stabilization: DuringStabilization | None
     reconcile: Reconcile | None
     keep: str | None
+    keep_time: str | None
+    when_full: WhenFull | None
 
 
 class Protection(Frozen):
@@ -87,7 +99,9 @@ class Protection(Frozen):
     during_failure: DuringFailure = "process"  # tuples that come while something is missing: at once, or in time
     during_stabilization: DuringStabilization = "process"  # and while the right answers are made: or not before those
     reconcile: Reconcile = "local"  # beside the fork; or one replica after the other, while the other answers
-    keep: Size | None = None  # of each input, for the right answers, most of it on disk; then all waits
+    keep: Size | None = None  # of each input, for the right answers, most of it on disk
+    keep_time: Duration | None = None  # and for so long; None: as long as it fits
+    when_full: WhenFull = "wait"  # when no more can be kept, all does; or the oldest is given up, and that is a gap
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -144,6 +158,15 @@ class Protection(Frozen):
             raise DiagramError(f"'keep' of {self.keep} is too little", hint="give it a megabyte at least: '1 MB'")
         if self.keep is not None and parse_size(self.keep) > KEEP_MOST:
             raise DiagramError(f"'keep' of {self.keep} is too much", hint="upstream keeps '4 GB' of a stream at most")
+        if self.delay is None and (self.keep_time is not None or self.when_full != "wait"):
+            raise DiagramError("how long to keep is said without a bound", hint="say delay, such as 3 s")
+        if self.keep_time is not None and self.delay is not None and parse(self.keep_time) < parse(self.delay):
+            raise DiagramError(
+                f"'keep_time' of {self.keep_time} is less than the delay, {self.delay}", hint="wait longer"
+            )
+        if self.when_full == "drop-oldest" and self.ha != "amnesia":
+            reason = f"'when_full: drop-oldest' with '{self.ha}', whose backup goes on from before what was given up"
+            raise DiagramError(reason, hint="say ha: amnesia, which promises no more than a gap, or leave it out")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
             raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
         for field in ("interval", "ping", "patience", "bucket", "delay"):
@@ -193,6 +216,11 @@ class Protection(Frozen):
             reason = f"a delay of {self.delay} for a path of {units} units is {share} for each"
             raise self.wrong(reason, f"that is to be two buckets ({self.bucket}) at least")
         return self.model_copy(update={"delay": share, "delay_of": "unit"})
+
+    @property
+    def keep_time_us(self) -> int | None:
+        """For how long something is kept at most, if that is said."""
+        return None if self.keep_time is None else parse(self.keep_time)
 
     @property
     def keep_bytes(self) -> int | None:
@@ -246,6 +274,8 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
         before |= {"merge": None}
     if given.get("ha", found.ha) != "replicas":
         before |= {"reconcile": None}
+    if given.get("ha", found.ha) != "amnesia":
+        before |= {"when_full": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":
         before |= dict.fromkeys(("merge", "bucket", *OF_A_BOUND))
     return _if_any(Protection(**(before | given)))

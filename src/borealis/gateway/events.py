@@ -103,7 +103,7 @@ async def _stop_at(ending: asyncio.Event, under: Subscription, threads: Threads)
 
 
 async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | None) -> AsyncIterator[bytes]:
-    lost, tentative, now = 0, 0, asyncio.get_running_loop().time
+    lost, tentative, undone, now = 0, 0, False, asyncio.get_running_loop().time
     wrote = now()
     while True:
         try:
@@ -116,7 +116,10 @@ async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | 
                     lost += more
                 if section.undo and tentative:
                     yield b'event: undo\ndata: {"_undo": %d}\n\n' % tentative
-                    tentative = 0
+                    tentative, undone = 0, True
+                if section.done and undone:
+                    yield b'event: done\ndata: {"_done": true}\n\n'
+                    undone = False
                 pieces = rendered(under, section, left)
                 while (piece := await in_thread(partial(next, pieces, None))) is not None:
                     yield piece

@@ -33,7 +33,7 @@ NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
 LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
 INSERTIONS_ONLY = "plain rows without _kind: what was corrected later stays as it was first given"
-TENTATIVE = "also what was computed without a stream that is missing, until `event: undo`"
+TENTATIVE = "also what was computed without a stream that is missing, until `event: undo`; right ones, `event: done`"
 DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
@@ -112,7 +112,8 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         behind it came in its place.
 
         With `tentative` there are rows with `"_stable": false` and without an id, too, computed while a stream was
-        missing. `event: undo` says that all of them are void, `{"_undo": n}` how many; the right ones follow.
+        missing. `event: undo` says that all of them are void, `{"_undo": n}` how many; the right ones follow, and then
+        `event: done`.
         """
         if listeners.locked():
             hint = "listen by Arrow Flight instead: /v1/locate tells where"

@@ -124,6 +124,8 @@ class Builder:
             )
             for arrow in piece.reads
         }
+        for feed in feeds.values():  # what was given up is gone, also if the unit moves meanwhile
+            feed.forgetful = bound is not None and bound.keep.gives_up
         run = UnitRun(
             order.unit,
             spec,

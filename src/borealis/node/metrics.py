@@ -48,6 +48,7 @@ FIGURES: tuple[tuple[str, type[GaugeMetricFamily | CounterMetricFamily], str, st
     ("unit", GAUGE, "unit_lag_tuples", "Tuples received and not yet committed", lambda unit: unit.lag_rows),
     ("unit", COUNTER, "unit_errors", "Tuples that a box could not take, set aside", lambda unit: unit.errors),
     ("unit", COUNTER, "unit_jumps", "Recoveries upstream: tuples may come again, or are missing", lambda u: u.jumps),
+    ("unit", COUNTER, "unit_given_up_tuples", "Given up for newer ones", lambda unit: sum(unit.given_up.values())),
     ("queue", COUNTER, "stream_tuples", "Tuples on the stream so far", lambda queue: queue.next_id),
     ("queue", GAUGE, "queue_bytes", "Bytes held in the output queue", lambda queue: queue.held_bytes),
     ("queue", GAUGE, "queue_tuples", "Tuples held in the output queue", lambda queue: queue.held_rows),

@@ -288,6 +288,7 @@ class RunningUnit(Running):
             errors=progress.errors,
             last_error=progress.last_error,
             refused=progress.refused,
+            given_up=self.run.manager.given_up(),
             fork=fork,
             condition=self.condition(),
             in_lanes=self.query.hinders is None,

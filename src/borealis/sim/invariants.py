@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from borealis.sim.history import SHOWN, Row
 from borealis.streams.section import Section
+from borealis.tuples import FIRST_TIME
 
 SAFE = ("protected", "watching")  # states of a protection that is whole
 
@@ -150,18 +151,23 @@ class Given:
     stop: int
     fork: str = ""
     undo: bool = False
+    done: bool = False
+    bound: int = FIRST_TIME  # the boundary in force behind it
     life: int = 0  # ids of another mean nothing here
     connection: int = 0  # by which it came: by another, a fork may come again that was void for this reader alone
 
     @classmethod
     def of(cls, section: Section, life: int, connection: int) -> Given:
-        return cls(section.first, section.stop, section.fork, section.undo, life, connection)
+        told = section.undo, section.done, section.final
+        return cls(section.first, section.stop, section.fork, *told, life, connection)
 
 
 def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
     """What a reader of tentative tuples should not have got: stable ones that are taken back or come again, tentative
-    ones that are void, or ones that nobody corrects (DPC, properties 3 and 4)."""
+    ones that are void, or ones that nobody corrects (DPC, properties 3 and 4); and that recovery was done, where it was
+    not, or never, where it was."""
     stable, life, connection, fork, void = 0, 0, 0, "", set[str]()
+    reached, owed = FIRST_TIME, None  # how far tentative tuples have come, and had when they were void
     faults = []
     for one in sections:
         if one.life != life:
@@ -171,8 +177,15 @@ def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
         if one.undo:
             if one.first < stable:
                 faults.append(f"tuples from {one.first} on were taken back, and stable up to {stable}")
-            void, fork = void | {fork}, ""
+            void, fork, owed = void | {fork}, "", reached
+        elif one.done:
+            if owed is None or fork:
+                faults.append(f"recovery is done at {one.first}, and {f'fork {fork} stands' if fork else 'of nothing'}")
+            elif one.bound < owed:
+                faults.append(f"recovery is done at {one.first}, {one.bound}: what was void had come to {owed}")
+            owed = None
         elif one.fork:
+            reached = one.bound
             if one.fork in void:
                 faults.append(f"tentative tuples {one.first} to {one.stop} came of a fork that is void")
             if fork not in ("", one.fork):
@@ -186,6 +199,8 @@ def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
             stable = max(stable, one.stop)
     if fork and ended:
         faults.append(f"it has ended, and nobody said that fork {fork} is void")
+    if owed is not None and ended:
+        faults.append("it has ended, and nobody said that recovery is done")
     return faults[:SHOWN]
 
 

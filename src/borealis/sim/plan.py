@@ -118,12 +118,15 @@ class Plan:
     lean: bool = False
     bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay: tuple[str, ...] | None = None  # an answer comes in time: within what, what is done meanwhile, and where
+    when_full: str | None = None  # with a delay: what is done with what is kept for longer than that; None: it is kept
 
     @property
     def protection(self) -> Protection:
         merge = "time" if self.bucket is not None or self.approach == "replicas" else "arrival"
         words = ("delay", "during_failure", "during_stabilization", "reconcile")
         delay: Any = dict(zip(words, self.delay or (), strict=False))
+        if self.when_full is not None:
+            delay |= {"keep_time": delay["delay"], "when_full": self.when_full}
         return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket, **delay)
 
     @property
@@ -149,6 +152,7 @@ class Plan:
             f"{self.approach}, {self.guarantee}"
             + (f", by time ({self.bucket})" if self.bucket else "")
             + (f", within {' '.join(self.delay)}" if self.delay else "")
+            + (f", {self.when_full} when that is over" if self.when_full else "")
             + (", durable" if self.durable else "")
             + (", lean" if self.lean else "")
         )
@@ -286,7 +290,10 @@ def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
     policies: tuple[str, ...] = rng.choice(("process", "delay")), rng.choice(("process", "delay", "suspend"))
     if plan.approach == "replicas":
         policies = (*policies, Random(f"reconcile {plan.seed}").choice(("local", "partner")))
-    bounded = replace(plan, delay=(delay, *policies))
+    when_full = (
+        Random(f"keep {plan.seed}").choice((None, "wait", "drop-oldest")) if plan.approach == "amnesia" else None
+    )
+    bounded = replace(plan, delay=(delay, *policies), when_full=when_full)
     how = {name: value for name, value in bounded.protection.plain().items() if name != "name"}
     if not is_allowed(plan.spec, plan.cuts, **how):
         return plan

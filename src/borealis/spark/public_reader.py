@@ -39,8 +39,10 @@ from borealis.spark.stream_client import (
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.values.fit import RowOrigin, fit, match_columns
+from borealis.wire.endpoints import Location
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
+from borealis.wire.replicas import watch
 from borealis.wire.subscription import WireSubscription
 from borealis.wire.view import View
 
@@ -97,12 +99,14 @@ def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
 class Range(InputPartition):
     """Tuples of one epoch, for one task; `start` None: from the oldest that is held.
 
-    They were seen at an incarnation of the stream's unit, and are read from none that is lower.
+    They were seen at an incarnation of the stream's unit, and are read from none that is lower; first of all where they
+    were seen, for another copy may not have come so far.
     """
 
     def __init__(self, epoch: str, incarnation: int, start: int | None, stop: int) -> None:
         super().__init__(None)
         self.epoch, self.incarnation, self.start, self.stop = epoch, incarnation, start, stop
+        self.location: Location | None = None
 
 
 class RangeReader:
@@ -125,6 +129,8 @@ class RangeReader:
             return
         wanted = to_arrow_schema(self.schema, timezone="UTC")
         with closing(StreamClient(self.reading.address)) as client:
+            if partition.location is not None:
+                client.begin_at(partition.location)
             for section in sections(client, partition, self.reading.goes_on):
                 if (seen := self.reading.view.rows(section)).num_rows:
                     yield shaped(seen, wanted, section.first)
@@ -135,11 +141,12 @@ class HeldReader(RangeReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         now, start = self.client.status(), self.reading.start
+        location = self.client.location
         self.client.close()
         if start == "newest":
             return []
         first = now.first_id if start == "oldest" else start
-        ranges = _ranges(now.epoch, now.incarnation, first, now.next_id, self.reading.partitions)
+        ranges = _ranges(now.epoch, now.incarnation, first, now.next_id, self.reading.partitions, location)
         if ranges and start == "oldest":
             ranges[0].start = None  # what is let go of until it is read is not held any more
         return ranges
@@ -168,7 +175,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         self.client.knows(start["epoch"], start.get("incarnation", 0))
-        now = self.client.status()
+        now = self.client.best_status(int(start["id"]))
         self._seen = {"id": now.next_id, "epoch": now.epoch}
         first = self._place(start, now)
         self._acknowledge(start, now)
@@ -193,7 +200,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
                 f"noted as {end['from']} to {end['id']}",
                 hint="restore the checkpoint from a copy, or delete it to start over",
             )
-        return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], self.reading.partitions)
+        most, location = self.reading.partitions, self.client.location
+        return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], most, location)
 
     def commit(self, end: Offset) -> None:
         try:
@@ -228,7 +236,8 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         """The id behind `start`; where that is gone and gaps are allowed, the next there is."""
         at, epoch = int(start["id"]), start["epoch"]
         if epoch == now.epoch:
-            if now.first_id <= at <= now.next_id:
+            behind = now.incarnation > 0 and at > now.next_id  # a copy that has not come so far
+            if behind or now.first_id <= at <= now.next_id:
                 return at
             lost = f"tuples {at} to {now.first_id} of {now.stream} are lost"
             gone = f"stream {now.stream} is held from id {now.first_id} on: {at}, where this job is, is gone"
@@ -252,11 +261,14 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         self.client.call(lambda peer, _: peer.ack(ack))
 
 
-def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> list[Range]:
+def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int, location: Location | None) -> list[Range]:
     """So many parts of about one size."""
     count = min(most, max(stop - start, 0))
     cuts = [start + (stop - start) * i // count for i in range(count + 1)] if count else []
-    return [Range(epoch, incarnation, a, b) for a, b in pairwise(cuts)]
+    ranges = [Range(epoch, incarnation, a, b) for a, b in pairwise(cuts)]
+    for one in ranges if location is not None and location.replicated else ():
+        one.location = location
+    return ranges
 
 
 def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Section]:
@@ -291,6 +303,8 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
     place.epoch, place.incarnation = wanted.epoch, wanted.incarnation
     if at is not None:
         place.go_on(at)
+    if wanted.location is not None:
+        watch(place, client.locator, wanted.location)
     for section in place:
         if at is not None and section.first > at:  # that is what a stream with full=drop does when it is full
             dropped = f"tuples {at} to {section.first} of {client.stream} were dropped"

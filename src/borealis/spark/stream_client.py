@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,14 +15,17 @@ import pyarrow as pa
 from borealis.client.client import Client
 from borealis.client.cluster_config import CA, TOKEN, Whereabouts, find
 from borealis.client.publisher import schema_of
+from borealis.clock import WALL
 from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError
+from borealis.streams.replicas import Choice, ReplicaState
 from borealis.streams.status import QueueStatus
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import SchemaOf
+from borealis.wire.replicas import ReplicaTimings, others
 
 ADDRESS = ("stream", "path", "coordinator", "address", "token", "ca")  # options of source and sink alike
 
@@ -84,10 +88,11 @@ class StreamClient:
     def __init__(self, address: StreamAddress, *, entry: bool = False) -> None:
         self.address, self.stream = address, address.stream  # its full name, once it was found
         self._entry = entry  # whether it is to be published to
-        self._locator: Locator = Client(address.whereabouts) if address.whereabouts is not None else address
+        self.locator: Locator = Client(address.whereabouts) if address.whereabouts is not None else address
         self._found: Location | None = None
         self._peer: Peer | None = None
         self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch
+        self._choice, self._located = Choice(), -ReplicaTimings.locate_s
         self.endpoints = Endpoints(self._locate, recall=self._recall)
 
     def schema(self) -> pa.Schema:
@@ -97,6 +102,50 @@ class StreamClient:
     def status(self) -> QueueStatus:
         """How the stream stands, by its primary: one that was deposed is not believed."""
         return self.call(self._status)
+
+    def best_status(self, at: int) -> QueueStatus:
+        """The same by the best copy of the stream, for a reader at this id; further questions go there, too."""
+        now, found = self.status(), self.location
+        if found is None or not found.replicated or now.state == "stable":
+            self._choice.stay()
+            return now
+        states = {found.address: now.state} | self._others(found.address, at, now)
+        if (best := self._choice.best(found.address, states)) == found.address:
+            return now
+        log.info("%s is read at %s now: at %s there is %s", self.stream, best, found.address, now.state)
+        self.endpoints.prefer(best)
+        return self.status()
+
+    def _others(self, here: str, at: int, now: QueueStatus) -> dict[str, ReplicaState]:
+        """How other copies are; the coordinator is asked now and then where one is, if none is known that answers."""
+        states = {other: self._state(other, at, now) for other in others(here, self._found)}
+        moment = WALL.now()
+        if moment - self._located >= ReplicaTimings.locate_s and set(states.values()) <= {"unreachable"}:
+            self._located = moment
+            with suppress(BorealisError):  # the coordinator is away as well
+                self._found = self.locator.locate(self.stream)
+                states = {other: self._state(other, at, now) for other in others(here, self._found)}
+        return states
+
+    def _state(self, address: str, at: int, now: QueueStatus) -> ReplicaState:
+        """How another copy is, if it has all that this reader may ask for."""
+        try:
+            with closing(self.locator.peer(address)) as peer:
+                copy = peer.say("stream", SchemaOf(stream=self.stream), QueueStatus, within=ReplicaTimings.answer_s)
+        except BorealisError:
+            return "unreachable"
+        has = copy.epoch == now.epoch and copy.first_id <= at and copy.next_id >= now.next_id
+        return copy.state if has else "unreachable"
+
+    @property
+    def location(self) -> Location | None:
+        """Where it is read: the copy that was asked last, if it was found at a coordinator."""
+        return self._recall() or self._found
+
+    def begin_at(self, location: Location) -> None:
+        """Ask this copy first: another process of the job has seen there what is to be read."""
+        self.stream, self._found = location.stream, location
+        self.endpoints.prefer(location.address)
 
     def knows(self, epoch: str, incarnation: int) -> None:
         """This job has read from so high an incarnation of the stream's unit."""
@@ -125,7 +174,7 @@ class StreamClient:
     def peer(self, address: str) -> Peer:
         if self._peer is None or self._peer.address != address:
             self.close()
-            self._peer = self._locator.peer(address)
+            self._peer = self.locator.peer(address)
         return self._peer
 
     def close(self) -> None:
@@ -135,7 +184,7 @@ class StreamClient:
             peer.close()
 
     def _locate(self) -> Location:
-        found = located(self._locator, self.stream)
+        found = located(self.locator, self.stream)
         if self._entry and not found.entry:
             raise OutputError(f"{found.stream} cannot be written to", hint="only inputs of a diagram can")
         self._found, self.stream = found, found.stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
-from borealis.streams.section import NOTHING, Place, Section, joined
+from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus, StreamState
 from borealis.streams.tentative import ForkPlace, Tail, Wants
@@ -93,6 +93,7 @@ class OutputQueue:
         self._mirrored = set(self._readers)  # those that an increment may take away
         self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
         self._tail: Tail | None = None  # tentative tuples behind all of this
+        self._corrected: Place | None = _NOWHERE  # here all that was tentative is; None: it is not
         self.condition: Callable[[], StreamState] = lambda: "stable"  # of the unit that writes it
         self._disk, self._clock = machine.disk, machine.clock
         self._disk_again = -math.inf  # when a disk that took nothing is tried again
@@ -173,6 +174,7 @@ class OutputQueue:
         """What follows is tentative, until `drop_fork`; what is stable goes on at the same id."""
         with self._more:
             self._tail = Tail(name, self.schema, (self._held.next, self._held.boundary))
+            self._corrected = None
             self._more.notify_all()
 
     @property
@@ -192,6 +194,12 @@ class OutputQueue:
         """All that was tentative is void; harmless if nothing was."""
         with self._more:
             self._tail = None
+            self._more.notify_all()
+
+    def recover(self) -> None:
+        """What is here corrects all that was tentative: recovery is done for readers that have it."""
+        with self._more:
+            self._corrected = self._held.next, self._held.boundary
             self._more.notify_all()
 
     def jump_to(self, first: int) -> None:
@@ -251,28 +259,46 @@ class OutputQueue:
     ) -> Section | None:
         """Like `read`, for a reader of tentative tuples that is `at` such a place in a fork, or in none.
 
-        When the fork that it was in is over, it hears that first.
+        When the fork that it was in is over, it hears that first; and when it has all that corrects it, that as well.
+        Nothing can be tentative when the stream ends, so that comes before the end in any case.
         """
         if wants == "stable":
             return self.read(start, boundary, wait, most_bytes)
+        fork, owed = (at, None) if at is not None and at[0] else (None, at)
+        nothing = boundary_only(start, self.schema, NOTHING, boundary)
         with self._more:
-            self._more.wait_for(lambda: self._is_any_news(start, boundary, at, wants), wait)
+            self._more.wait_for(lambda: self._is_any_news(start, boundary, fork, owed, wants), wait)
             self._check_open()
             tail, stable = self._tail, self._is_news(start, boundary) or self._is_wrong(start)
-            if at is not None and (tail is None or tail.fork != at[0]):
-                return Section(start, self._held.none, NOTHING, NOTHING, NOTHING, boundary, undo=True)
-            if tail is not None and not (stable and (at is None or wants == "both")):
-                return tail.read(at, boundary, most_bytes)
-        return self.read(start, boundary, 0.0, most_bytes) if stable else None
+            if fork is not None and (tail is None or tail.fork != fork[0]):
+                return replace(nothing, undo=True)
+            if tail is not None and not (stable and (fork is None or wants == "both")):
+                return tail.read(fork, boundary, most_bytes)
+            if self._is_corrected(start, boundary, owed):
+                return replace(nothing, done=True)
+        section = self.read(start, boundary, 0.0, most_bytes) if stable else None
+        if owed is not None and section is not None and section.ended:
+            section = section.before_end()
+            return section if len(section) or len(section.bound) else replace(nothing, done=True)
+        return section
 
-    def _is_any_news(self, start: int, boundary: int, at: ForkPlace | None, wants: Wants) -> bool:
+    def _is_any_news(
+        self, start: int, boundary: int, fork: ForkPlace | None, owed: ForkPlace | None, wants: Wants
+    ) -> bool:
         tail = self._tail
-        if at is not None and (tail is None or tail.fork != at[0]):
+        if fork is not None and (tail is None or tail.fork != fork[0]):
             return True
-        if tail is not None and tail.has_news(at, boundary):
+        if self._is_corrected(start, boundary, owed) or (tail is not None and tail.has_news(fork, boundary)):
             return True
-        waits = at is not None and wants == "either"
+        waits = fork is not None and wants == "either"
         return self._closed or (not waits and (self._is_news(start, boundary) or self._is_wrong(start)))
+
+    def _is_corrected(self, start: int, boundary: int, owed: ForkPlace | None) -> bool:
+        """Whether a reader that is owed so has all that corrects what it had: of a fork of this queue, or elsewhere."""
+        if owed is None or self._tail is not None or self._corrected is None:
+            return False
+        passed = boundary > owed[2] or (boundary == owed[2] and not self._is_news(start, boundary))
+        return passed and (start, boundary) >= self._corrected
 
     def lost_between(self, start: int, first: int) -> int:
         """How many tuples there were between an id that was asked for and the one that was given; jumps are none."""
@@ -535,7 +561,7 @@ class OutputQueue:
             raise ValueError(f"a section from {begin} cannot follow {end} in stream {self.stream}")
         if len(section) and self.ended:
             raise ValueError(f"stream {self.stream} has ended: no tuple can follow")
-        if section.undo or not section.stable:
+        if section.undo or section.done or not section.stable:
             raise ValueError(f"a section that is not stable among the stable ones of stream {self.stream}")
         if not section.rows.schema.equals(self.schema):
             raise ValueError(f"a section of {section.rows.schema} in stream {self.stream} of {self.schema}")

@@ -29,7 +29,8 @@ class Section:
 
     On streams that carry revisions the last column is the tuples' `Kind`: without it, all are insertions. A section is
     stable, or tentative as a whole: then its ids are those of a fork, from where the stable ones stopped. One with
-    `undo` has no tuples: it says that all tentative ones are void, and that stable ones go on at `first`.
+    `undo` has no tuples: it says that all tentative ones are void, and that stable ones go on at `first`. One with
+    `done` has none either: behind an undo, it says that all that was void has come as it is right.
     """
 
     first: int
@@ -40,6 +41,7 @@ class Section:
     standing: int = FIRST_TIME  # the boundary in force before all of this
     fork: str = ""  # by whose name it is tentative; empty: it is stable
     undo: bool = False
+    done: bool = False  # recovery is
     on_disk: bool = False  # its rows are, and take memory only while they are read
 
     def __len__(self) -> int:
@@ -90,7 +92,9 @@ class Section:
         gone = int(np.searchsorted(self.at, start, "left"))
         standing = int(self.bound[gone - 1]) if gone else self.standing
         rest = self._tuples(start - self.first, len(self))
-        return replace(rest, first=start, at=self.at[gone:], bound=self.bound[gone:], standing=standing, undo=False)
+        return replace(
+            rest, first=start, at=self.at[gone:], bound=self.bound[gone:], standing=standing, undo=False, done=False
+        )
 
     def until(self, stop: int) -> Section:
         """The tuples before `stop`, with the boundaries before `stop`; those at `stop` go with what follows."""
@@ -115,13 +119,23 @@ class Section:
         """The same tuples among other boundaries."""
         return replace(self, at=at, bound=bound, standing=standing)
 
+    def bounded_since(self, boundary: int) -> Section:
+        """The same for a reader that knows of an earlier boundary only: the one in force comes before all of it."""
+        if boundary >= self.standing:
+            return self
+        return self.bounded(np.insert(self.at, 0, self.first), np.insert(self.bound, 0, self.standing), boundary)
+
     def bare(self) -> Section:
         """Where it begins, without tuples or boundaries."""
         return boundary_only(self.first, self.rows.schema, NOTHING, self.standing)
 
     def is_continued_by(self, other: Section) -> bool:
         """Whether both can be one: nothing is between them, and what holds for the one holds for the other."""
-        return other.first == self.stop and other.fork == self.fork and not other.undo
+        return other.first == self.stop and other.fork == self.fork and not (other.undo or other.done)
+
+    def before_end(self) -> Section:
+        """Without the boundary that ends the stream, its last."""
+        return self.bounded(self.at[:-1], self.bound[:-1], self.standing)
 
     def cut(self, most_bytes: int) -> Section:
         """Its beginning, about so large; one tuple at least."""
@@ -168,18 +182,10 @@ def section(
     return Section(first, rows, time, at, bound, standing)
 
 
-def from_batch(
-    batch: pa.RecordBatch,
-    schema: pa.Schema,
-    first: int,
-    bounds: tuple[Int64s, Int64s, int],
-    *,
-    fork: str = "",
-    undo: bool = False,
-) -> Section:
+def from_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int, bounds: tuple[Int64s, Int64s, int]) -> Section:
     """A section from `Section.batch`; `schema` has the columns before the times, `bounds` what stands where."""
     rows = pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
-    return Section(first, rows, _numbers(batch.columns[len(schema)], np.int64), *bounds, fork, undo)
+    return Section(first, rows, _numbers(batch.columns[len(schema)], np.int64), *bounds)
 
 
 def _column(kind: pa.DataType, numbers: NDArray[Any], plain: type[np.generic]) -> pa.Array:

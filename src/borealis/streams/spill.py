@@ -24,5 +24,5 @@ def spilled(parts: Sequence[Section], disk: Disk) -> Section:
         return replace(one, on_disk=True)
     data = disk.spill(to_stream(pa.Table.from_batches([one.batch()])))
     batch = from_stream(data).to_batches()[0]
-    placed = from_batch(batch, one.rows.schema, one.first, (one.at, one.bound, one.standing), fork=one.fork)
-    return replace(placed, on_disk=True)
+    placed = from_batch(batch, one.rows.schema, one.first, (one.at, one.bound, one.standing))
+    return replace(placed, fork=one.fork, on_disk=True)

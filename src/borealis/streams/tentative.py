@@ -3,6 +3,9 @@
 Its tuples have ids of their own, from where the stable ones stood when the fork began. Readers say what they want:
 `stable` tuples only; `either`, tentative ones in the place of those that are to come, until they are void and the
 stable ones follow; or `both` as they come, for units, which have a fork of their own for the ones and not the others.
+
+A reader that had tentative tuples hears an undo when they are void, and that recovery is done when all that corrects
+them has come: its place says that it is owed that, also to the next node that it reads from.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ import pyarrow as pa
 
 from borealis.streams.held import Held
 from borealis.streams.section import Place, Section, joined
-from borealis.tuples import LAST_TIME
+from borealis.tuples import FIRST_TIME, LAST_TIME
 
 Wants = Literal["stable", "either", "both"]
-ForkPlace = tuple[str, int, int]  # of a reader in a fork: its name, the id of the next tuple, and the boundary in force
+# Of a reader in a fork: its name, the id of the next tuple, and the boundary in force. Behind an undo, as long as
+# recovery is not done, the name is empty, and the boundary is the one that tentative tuples had come to.
+ForkPlace = tuple[str, int, int]
 
 
 def fork_place(before: ForkPlace | None, section: Section) -> ForkPlace | None:
     """Where a reader is among tentative tuples, behind a section; None: it has none."""
     if section.fork:
         return section.fork, section.stop, section.final
-    return None if section.undo else before
+    if section.undo:
+        return "", section.first, FIRST_TIME if before is None else before[2]
+    return None if section.done else before
 
 
 class Tail:

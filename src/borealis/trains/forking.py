@@ -53,7 +53,8 @@ class DelayBound:
         if protection is None or protection.delay_us is None:
             return None
         policies = protection.during_failure, protection.during_stabilization
-        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes)
+        seconds = None if protection.keep_time_us is None else protection.keep_time_us / 1e6
+        keep = KeepLimits(protection.keep_bytes or KEEP_BYTES, memory_bytes, seconds, protection.when_full)
         return cls(ALPHA * protection.delay_us / 1e6, *policies, keep)
 
 
@@ -214,9 +215,10 @@ class Tentatively(ByTime):
         """What is in this bucket or before it has waited for as long as the bound allows."""
         return self._begin(self._arrivals.before(self._clock.now() - self._bound.patience_s))
 
-    def free(self, trunk: Line) -> int:
-        """Before what the trunk may read, with what is there."""
-        return min(LAST_TIME if i.source_ended else self._begin(i.entry.cursor.reached) for i in trunk.intakes.values())
+    def free(self, intakes: Mapping[str, Intake]) -> int:
+        """Before what the trunk may read, with what is there of these of its streams."""
+        ends = (LAST_TIME if i.source_ended else self._begin(i.entry.cursor.reached) for i in intakes.values())
+        return min(ends, default=LAST_TIME)
 
     def _begin(self, time: int) -> int:
         """Of the bucket that this is in."""
@@ -282,7 +284,7 @@ class ForkLine(Line):
         if self.tentative() or self.is_corrected_by(trunk):
             return False
         frontier = max(i.cut.reached for i in self.intakes.values())
-        return len(self.intakes) == 1 or self.order.free(trunk) > frontier
+        return len(self.intakes) == 1 or self.order.free(trunk.intakes) > frontier
 
 
 def _reaches(cursor: Cursor, other: Cursor) -> bool:
@@ -306,14 +308,18 @@ class Forking:
         clock: Clock,
         on_fork: Callable[[int | None], None],
         on_prepare: Callable[[int], None],
+        on_recovery: Callable[[], None],
     ) -> None:
-        self._on_prepare = on_prepare
+        self._on_prepare, self._on_recovery = on_prepare, on_recovery
         self._prepared: tuple[int, int] | None = None  # the number of a fork that may begin, and behind which train
         self._trunk, self._admission, self._bucket, self._bound = trunk, admission, bucket_us, bound
         self._clock, self._on_fork = clock, on_fork
         self.fork: ForkLine | None = None
         self._count = 0  # how many there were
         self._tentative: dict[str, list[Section]] = {}  # what came of each stream that is not stable, and not void
+        self._undone: set[str] = set()  # streams on which there was an undo, and of which recovery is not done
+        self._read: dict[str, int] = {}  # how far forks that are over had read each stream; nothing: that is corrected
+        self._corrected_by: int | None = None  # the trunk's train that had read all that
         self._arrivals = Arrivals()
         self.partner: Partner | None = None
         self._could_since: float | None = None  # what was missing has come
@@ -323,12 +329,19 @@ class Forking:
         """What came of a stream goes into the trunk if it is stable, and in any case into a fork, if there is one."""
         if section.undo:
             self._tentative.pop(name, None)
+            self._undone.add(name)
             if self.fork is not None:
                 self.fork.undo(name)
+            return
+        if section.done:
+            self._undone.discard(name)
             return
         intake = self._trunk.intakes[name]
         if section.stable:
             intake.add(_relay(intake).admit(section))
+            if section.ended:  # as it is right: nothing can be tentative behind that
+                self._tentative.pop(name, None)
+                self._undone.discard(name)
         else:
             self._tentative.setdefault(name, []).append(section)
         if self.fork is not None:
@@ -428,13 +441,38 @@ class Forking:
         if fork is None or fork.base != self._trunk.made:
             return False
         firsts = [int(i.pending[0].reached[0]) for i in intakes.values() if i.pending]
-        return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(self._trunk))
+        return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(intakes))
+
+    def holds(self, name: str) -> bool:
+        """Whether the trunk waits with what it has of a stream, for another that is missing."""
+        fork, intakes = self.fork, dict(self._trunk.intakes)
+        pending = intakes.pop(name).pending
+        return fork is not None and bool(pending) and int(pending[0].reached[0]) >= fork.order.free(intakes)
 
     def end(self) -> None:
         """Read on without the fork."""
         if self.fork is not None:
+            for name, intake in self.fork.intakes.items():
+                self._read[name] = max(self._read.get(name, FIRST_TIME), intake.cut.reached)
             shutil.rmtree(self.fork.depot, ignore_errors=True)
-        self.fork = None
+        self.fork, self._corrected_by = None, None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether there was a fork that is over, and readers do not know yet that all is right again."""
+        return bool(self._read) and self.fork is None
+
+    def settle(self) -> None:
+        """If all that was tentative is corrected here, and upstream as well, recovery is done."""
+        if not self.is_recovering or self._tentative or self._undone:
+            return
+        trunk = self._trunk
+        cuts = [(trunk.intakes[name].cut, reached) for name, reached in self._read.items()]
+        if self._corrected_by is None and all(cut.ended or cut.reached >= reached for cut, reached in cuts):
+            self._corrected_by = trunk.made
+        if self._corrected_by is not None and trunk.released >= self._corrected_by:
+            self._read, self._corrected_by = {}, None
+            self._on_recovery()
 
     def patience(self) -> float:
         """How long to wait before what is pending is to be looked at again, in seconds."""

@@ -70,6 +70,7 @@ class InputManager:
         bound: DelayBound | None = None,  # on how long what is pending waits for what is missing
         on_fork: Callable[[int | None], None] = lambda _: None,  # a fork begins, in the place of any before; or is over
         on_prepare: Callable[[int], None] = lambda _: None,  # one may begin soon
+        on_recovery: Callable[[], None] = lambda: None,  # all that forks gave is corrected
         machine: Machine = HERE,
     ) -> None:
         self.depot = depot
@@ -80,7 +81,8 @@ class InputManager:
             name, schema, cursor = spec.name, schemas[spec.name], (cursors or {}).get(spec.name, Cursor())
             entry: EntryPoint | Relay
             if isinstance(spec, StreamInput):
-                entry, schema = Relay(spec, cursor), wire_schema(schema)
+                gives_up = bound is not None and bound.keep.gives_up
+                entry, schema = Relay(spec, cursor, gives_up), wire_schema(schema)
             else:
                 entry = EntryPoint(spec, paces[name], cursor, (times or {}).get(name))
             read = self._threads.mailbox(READ_AHEAD)
@@ -95,8 +97,8 @@ class InputManager:
         self._trunk = Line(self._intakes, depot, next_cause, trains)
         self._forking: Forking | None = None
         if bound is not None:
-            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock, on_fork, on_prepare)
-            self._forking = Forking(self._trunk, *how)
+            how = (self.admission, bucket_us if self.by_time else None, bound, self.clock)
+            self._forking = Forking(self._trunk, *how, on_fork, on_prepare, on_recovery)
         self._keeping = Keeping(KeepLimits() if bound is None else bound.keep, machine)
         self._is_forks_turn = False
         self._rehearsal: int | None = None  # the number of a train of nothing, of a fork that may begin
@@ -273,14 +275,26 @@ class InputManager:
     def kept(self) -> KeptInput:
         """What has arrived and is not read for good, by input; it is much while there is a fork."""
         with self._changed:
-            intakes, full = self._intakes.values(), self._keeping.is_full
+            intakes, full = self._intakes.values(), self._is_kept_full
             return KeptInput(
                 self._trunk.waiting,
                 sum(i.size - i.on_disk for i in intakes),
                 sum(i.on_disk for i in intakes),
-                [name for name, i in self._intakes.items() if self.fork is not None and full(i)],
+                [name for name, i in self._intakes.items() if full(name, i)],
                 self._keeping.trouble if self.fork is not None else "",
             )
+
+    def _is_kept_full(self, name: str, intake: Intake) -> bool:
+        forking = self._forking
+        return (
+            forking is not None
+            and forking.fork is not None
+            and self._keeping.is_full(name, intake, forking.holds(name))
+        )
+
+    def given_up(self) -> dict[str, int]:
+        """How many tuples of each input were, for newer ones."""
+        return dict(self._keeping.given_up)
 
     def held_up(self) -> tuple[str, float] | None:
         """Which streams wait for which, where they are read by time, and for how many seconds, if that is long."""
@@ -339,6 +353,12 @@ class InputManager:
                 self._forking.end()
                 self._tell()
 
+    def settle(self) -> None:
+        """After a commit: if all that forks gave is corrected with it, recovery is done."""
+        if self._forking is not None and self._forking.is_recovering:
+            with self._making:
+                self._forking.settle()
+
     def correct_with(self, partner: Partner | None) -> None:
         """Correct what was tentative by turns with the other copy of the unit; with none, at once."""
         if self._forking is not None:
@@ -367,6 +387,7 @@ class InputManager:
         """If it is time; a while before that, a train of nothing lets workers get ready for it."""
         if self._forking is None:
             return False
+        self._forking.settle()
         may = not self._scripts.active
         if (serial := self._forking.prepare(may=may)) is not None:
             self._rehearsal = serial * FORKS
@@ -475,6 +496,8 @@ class InputManager:
                     intake.last_arrival = self.clock.now()
                     if self._forking is not None and isinstance(item, Section):
                         self._forking.take_in(name, item)
+                        if item.stable and len(item):
+                            self._keeping.note(name, item.first)
                     else:
                         intake.add(intake.entry.admit(item))
                     intake.failure = intake.entry.refused
@@ -484,9 +507,18 @@ class InputManager:
 
     def _is_full(self, name: str, intake: Intake) -> bool:
         """Whether enough of an input is pending; while there is a fork, the trunk keeps what it has to read later."""
-        if (fork := self.fork) is None:
+        forking, keeping = self._forking, self._keeping
+        if forking is None or forking.fork is None:
             return intake.full(self.admission)
-        return not self._keeping.has_room((intake, fork.intakes[name]))
+        mine, held = forking.fork.intakes[name], forking.holds(name)
+        if keeping.has_room(name, intake, mine, held=held):
+            return False
+        if not (keeping.limits.gives_up and held):  # if it is not held, it makes room itself
+            return True
+        upto, acknowledge = keeping.give_up(name, intake), getattr(intake.source, "acknowledge", None)
+        if upto is not None and acknowledge is not None:
+            acknowledge(upto)  # upstream need not keep it, either
+        return not keeping.fits(mine)
 
     def _enough(self) -> bool:
         """Whether what is pending makes a full train."""

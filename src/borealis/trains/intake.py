@@ -94,6 +94,17 @@ class Intake:
             self.size = sum(part.nbytes for part in self.pending)
             self.on_disk, self.pieces = (sum(map(one, self.pending)) for one in (_bytes_on_disk, _is_on_disk))
 
+    def leave_out(self) -> int:
+        """Forget the first section that is pending, of a stream that has more; says how many tuples it had."""
+        first, then = self.pending[0], self.pending[1]
+        assert isinstance(first, Relayed)
+        assert isinstance(then, Relayed)
+        self._take(first, None)
+        self.pending[0] = instead = then.instead_of(first)
+        self.size += instead.nbytes - then.nbytes
+        self.on_disk += _bytes_on_disk(instead) - _bytes_on_disk(then)
+        return len(first)
+
     def take(self, count: int) -> Admitted | Relayed:
         """The next rows, so many of them, all from the first batch that is pending; one more, not to cut a pair."""
         first = self.pending[0]

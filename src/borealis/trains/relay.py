@@ -66,6 +66,12 @@ class Relayed:
         """Where the second halves of pairs stand: each goes into the train of the first, as one event."""
         return second_halves(self.section.rows)
 
+    def instead_of(self, gone: Relayed) -> Relayed:
+        """The same, where what was right before it is left out: as if the stream had lost its tuples."""
+        start, section = gone.start, self.section.bounded_since(gone.start.boundary)
+        leaps, jumps = (a or b or len(gone) > 0 for a, b in ((self.leaps, gone.leaps), (self.jumps, gone.jumps)))
+        return Relayed(replace(start, position=section.first), section, leaps, jumps)
+
     def goes_on(self, other: Relayed) -> bool:
         """Whether both can be one: nothing is between them."""
         early, late = other.section, self.section
@@ -166,8 +172,9 @@ class Relay:
     refused = None
     time_column = TIME
 
-    def __init__(self, spec: StreamInput, cursor: Cursor) -> None:
+    def __init__(self, spec: StreamInput, cursor: Cursor, gives_up: bool = False) -> None:
         self.spec, self.cursor = spec, cursor
+        self._gives_up = gives_up  # what is missing was given up where the unit was before: that is a gap as well
         self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
         self.half: Section | None = None  # the first half of a pair whose second has not come yet
 
@@ -179,12 +186,11 @@ class Relay:
         section = self._with_half(section)
         if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
-        section = section.above(self.cursor.boundary)
-        if section.standing > self.cursor.boundary:  # passed before its first tuple, and seen here for the first time
-            at, bound = np.insert(section.at, 0, section.first), np.insert(section.bound, 0, section.standing)
-            section = section.bounded(at, bound, self.cursor.boundary)
-        leaps = self._leapt or section.first > self.cursor.position
-        jumps = self._jumped or is_jump(self.cursor.position, section.first)
+        section = section.above(self.cursor.boundary).bounded_since(self.cursor.boundary)
+        missing = section.first > self.cursor.position
+        given_up = missing and self._gives_up and self.cursor.position > 0
+        leaps = self._leapt or missing
+        jumps = self._jumped or given_up or is_jump(self.cursor.position, section.first)
         admitted = Relayed(replace(self.cursor, position=section.first), section, leaps, jumps)
         empty = not len(section) and not len(section.bound)
         self._leapt, self._jumped = empty and leaps, empty and jumps

@@ -136,6 +136,7 @@ class UnitRun:
             bound=options.bound,
             on_fork=self._begin_fork,
             on_prepare=self._prepare_fork,
+            on_recovery=self._recover_queues,
             machine=machine,
         )
         self.progress.rows_read = self.manager.rows_read
@@ -371,6 +372,7 @@ class UnitRun:
             self._coming = None
         if self.fork is not None and (train.final or self.manager.is_corrected()):
             self.end_fork()
+        self.manager.settle()
         if train.final:
             self.done.set()
 
@@ -424,6 +426,11 @@ class UnitRun:
         if self.fork is not None:
             self.manager.end_fork()
             self._begin_fork(None)
+
+    def _recover_queues(self) -> None:
+        """All that was tentative is corrected by what is committed."""
+        for queue in self.queues.values():
+            queue.recover()
 
     def _commit_tentatively(self, arrived: Arrived) -> None:
         """Take what came of a train of the fork: to the tentative ends of the streams, and into the fork's own log."""

@@ -158,6 +158,7 @@ class ServedFeed:
             jump=lost < skipped,
             fork=section.fork,
             undo=section.undo,
+            done=section.done,
         )
         return section.batch(self.schema), head.encode()
 

@@ -71,6 +71,7 @@ class SectionHead(Message):
     jump: bool = False  # ids were left out before it, in a recovery: there is a gap, or some come again
     fork: str = Field(default="", max_length=64)  # all of it is tentative, of this fork; empty: it is stable
     undo: bool = False  # all that was tentative is void
+    done: bool = False  # and all of it is corrected
 
 
 class Ack(Message):
@@ -430,6 +431,7 @@ class UnitFacts(MessagePart):
     errors: int = 0  # tuples that a box could not take, set aside
     last_error: str = ""  # where and why the last of them failed
     refused: dict[str, int] = {}  # changes of inputs that could not be made, by the arrow they are on
+    given_up: dict[str, int] = {}  # tuples of inputs that no more could be kept of, for newer ones
     waiting: list[Waiting] = []
     fork: Forked | None = None
     hinders: str = ""  # what keeps it from lanes

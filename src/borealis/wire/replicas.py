@@ -17,8 +17,10 @@ from borealis.errors import BorealisError
 from borealis.machine import HERE, Machine
 from borealis.streams.replicas import Choice, ReplicaState
 from borealis.streams.status import QueueStatus
-from borealis.wire.endpoints import Location
+from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location, Locator
 from borealis.wire.follow import Follower
+from borealis.wire.messages import SchemaOf
 
 log = logging.getLogger("borealis.wire")
 
@@ -83,15 +85,39 @@ class ReplicaWatch:
 
     def _others(self, at: str) -> dict[str, ReplicaState]:
         """How other copies are, as far as it is known where."""
-        found = {other: self._state(other) for other in _but(at, self._known())}
+        found = {other: self._state(other) for other in others(at, self._known())}
         now = self._clock.now()
         if now - self._located >= self._timings.locate_s and all(state == "unreachable" for state in found.values()):
             self._located = now
             with suppress(BorealisError):  # the coordinator is away as well
-                found = {other: self._state(other) for other in _but(at, self._locate())}
+                found = {other: self._state(other) for other in others(at, self._locate())}
         return found
 
 
-def _but(at: str, location: Location | None) -> list[str]:
+def watch(follower: Follower, locator: Locator, found: Location, machine: Machine = HERE) -> None:
+    """Have a follower that is no node's read from the best copy, if there are several: over connections of its own."""
+    if not found.replicated:
+        return
+    known, copies = found, dict[str, Peer]()
+
+    def locate() -> Location:
+        nonlocal known
+        known = locator.locate(follower.stream)
+        return known
+
+    def ask(address: str, within: float) -> QueueStatus:
+        if address not in copies:
+            copies[address] = locator.peer(address)
+        return copies[address].say("stream", SchemaOf(stream=follower.stream), QueueStatus, within=within)
+
+    def over() -> None:
+        for peer in copies.values():
+            peer.close()
+
+    ReplicaWatch(follower, lambda: known, locate, ask, over, machine=machine)
+
+
+def others(at: str, location: Location | None) -> list[str]:
+    """The addresses of copies beside the one that is read."""
     addresses = (location.address, location.fallback) if location is not None else ()
     return [address for address in dict.fromkeys(addresses) if address and address != at]

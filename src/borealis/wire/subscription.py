@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,8 @@ class WireSubscription:
         """Sections, and None about once a second while nothing comes, for readers that also look at something else."""
         while (chunk := self._pushed.read()) is not None:
             section, head = self._section(chunk)
-            news = len(section) or head.lost or head.jump or section.undo or section.final > self._known(section)
+            told = head.lost or head.jump or section.undo or section.done
+            news = len(section) or told or section.final > self._known(section)
             self.at = fork_place(self.at, section)
             if section.stable:
                 self.next_id, self.boundary = section.stop, section.final
@@ -76,7 +78,8 @@ class WireSubscription:
             batch.validate()
             if any(column.null_count for column in batch.columns[len(self.schema) :]):
                 raise ValueError("tuples without a time")
-            section = from_batch(batch, self.schema, head.first, bounds, fork=head.fork, undo=head.undo)
+            rows = from_batch(batch, self.schema, head.first, bounds)
+            section = replace(rows, fork=head.fork, undo=head.undo, done=head.done)
             section.check()
         except (pa.ArrowException, ValueError) as error:
             raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, add, eventually, finish
+from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, add, eventually, finish, rows
 
 from borealis.cli.changes import GREEN, PLAIN, RED, ChangedRows
 from borealis.cli.ending import run_app
 from borealis.kernels.time_of import TimeOf, noted
 from borealis.streams.queue import OutputQueue, QueueLimits
-from borealis.streams.section import section
+from borealis.streams.section import Section, section
 from borealis.tuples import KIND
 
 WIDE, SLOW_ROWS = 100_000, 400  # together more than any buffer between a queue and its reader
@@ -198,6 +198,32 @@ def test_a_gap_is_told_and_the_tail_goes_on(place: Place) -> None:
         assert tail.wait(WAIT_S) == 130
         assert "gap: traffic/packets goes on at" in tail.stderr.read()
     eventually(lambda: not queue.status().readers)
+
+
+def test_what_was_tentative_is_void_and_then_all_is_right_again(place: Place) -> None:
+    queue = place.queues[STREAM]
+    add(queue, 2)
+    queue.fork("f")
+    at = np.array([2])
+    queue.append_tentative(Section(2, rows(7, 1), at, NONE, NONE, fork="f"))
+    command = [sys.executable, "-m", "borealis.cli", "tail", "packets", "--from", "oldest", "--json", "--limit", "6"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        shown = [json.loads(tail.stdout.readline()) for _ in range(3)]
+        assert [(row["n"], row.get("_stable", True)) for row in shown] == [(0, True), (1, True), (7, False)]
+        add(queue, 2)
+        queue.drop_fork()
+        assert [json.loads(tail.stdout.readline()) for _ in range(3)][::2] == [{"_undo": 1}, {"n": 3, "word": "w3"}]
+        queue.recover()
+        assert json.loads(tail.stdout.readline()) == {"_done": True}
+        add(queue, 1)
+        out, err = tail.communicate(timeout=WAIT_S)
+    assert json.loads(out)["n"] == 4
+    said = [line for line in err.splitlines() if line.startswith(("undone", "right"))]
+    assert said == [
+        "undone: 1 tentative row above, for which the right ones follow",
+        "right again: all tentative rows of traffic/packets are corrected",
+    ]
 
 
 def test_what_a_full_stream_dropped_is_told(place: Place) -> None:

@@ -66,6 +66,14 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
         ({"ha": "passive", "keep": "1 GB"}, "how much to keep is said without a bound. Hint: say delay, such as 3 s"),
         ({"ha": "passive", "delay": "3 s", "keep": "1 kB"}, "'keep' of 1 kB is too little. Hint: give it a megabyte"),
         ({"ha": "passive", "delay": "3 s", "keep": "much"}, "'much' is not a size. Hint: write a number and a unit"),
+        ({"ha": "amnesia", "keep_time": "1 minute"}, "how long to keep is said without a bound. Hint: say delay"),
+        ({"ha": "amnesia", "when_full": "drop-oldest"}, "how long to keep is said without a bound. Hint: say delay"),
+        ({"ha": "amnesia", "delay": "3 s", "keep_time": "2 s"}, "'keep_time' of 2 seconds is less than the delay"),
+        (
+            {"ha": "passive", "guarantee": "gap", "delay": "3 s", "when_full": "drop-oldest"},
+            "'when_full: drop-oldest' with 'passive', whose backup goes on from before what was given up. Hint: say ha",
+        ),
+        ({"ha": "amnesia", "delay": "3 s", "when_full": "forget"}, "'when_full'"),
         ({"ha": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
     ],
 )
@@ -84,6 +92,20 @@ def test_how_much_is_kept_goes_with_the_bound() -> None:
     left = chosen(one, ha="passive", merge="arrival")
     assert left is not None
     assert left.keep is None
+
+
+def test_the_oldest_is_given_up_only_where_a_gap_is_promised() -> None:
+    one = Protection(ha="amnesia", delay="3 s", keep_time="10 min", when_full="drop-oldest")
+    assert one.keep_time_us == 600_000_000
+    assert one.plain() == {
+        "ha": "amnesia",
+        "delay": "3 seconds",
+        "keep_time": "10 minutes",
+        "when_full": "drop-oldest",
+    }
+    other = chosen(one, ha="passive")
+    assert other is not None
+    assert (other.when_full, other.keep_time) == ("wait", "10 minutes")
 
 
 def test_one_for_all_units() -> None:

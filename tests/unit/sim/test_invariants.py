@@ -97,10 +97,13 @@ def test_a_reader_believes_no_deposed_primary() -> None:
 
 
 def test_what_is_tentative_may_be_taken_back() -> None:
-    good = [Given(0, 3), Given(3, 7, "f"), Given(7, 8, "f"), Given(3, 3, undo=True), Given(3, 5), Given(5, 6, "g")]
+    good = [Given(0, 3), Given(3, 7, "f"), Given(7, 8, "f"), Given(3, 3, undo=True), Given(3, 5)]
+    good += [Given(5, 5, done=True), Given(5, 6, "g")]
     assert inconsistent(good, ended=False) == []
     [fault] = inconsistent(good, ended=True)
     assert fault == "it has ended, and nobody said that fork g is void"
+    [fault] = inconsistent([*good, Given(5, 5, undo=True), Given(5, 6)], ended=True)
+    assert fault == "it has ended, and nobody said that recovery is done"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,17 @@ def test_what_is_tentative_may_be_taken_back() -> None:
         (
             [Given(3, 5, "f"), Given(3, 3, undo=True), Given(5, 6, "f")],
             "tentative tuples 5 to 6 came of a fork that is void",
+        ),
+        ([Given(3, 3, done=True)], "recovery is done at 3, and of nothing"),
+        ([Given(3, 5, "f"), Given(3, 3, done=True)], "recovery is done at 3, and fork f stands"),
+        (
+            [
+                Given(3, 5, "f", bound=50),
+                Given(3, 3, undo=True),
+                Given(3, 4, bound=40),
+                Given(4, 4, done=True, bound=40),
+            ],
+            "recovery is done at 4, 40: what was void had come to 50",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +28,7 @@ from borealis.spark.public_writer import StreamWriter, TaskRows, WriteOptions
 from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
 from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import NOTHING, section
 from borealis.tuples import KIND, TIMESTAMP
 from borealis.wire.auth import Security
 from borealis.wire.endpoints import Location
@@ -285,6 +286,63 @@ def test_a_stream_may_have_a_short_name(place: Place) -> None:
     one = StreamReader(replace(reading, address=Short("p", node=reading.address.node)), SPARK_SCHEMA)
     start = one.initialOffset()
     assert rows_of(one, start, one.latestOffset(start, ALL)) == list(range(4))
+
+
+@dataclass(frozen=True)
+class Copies(StreamAddress):
+    """A stream that a second node serves as well."""
+
+    other: str = ""
+
+    def locate(self, stream: str) -> Location:
+        return Location(STREAM, self.node or "", fallback=self.other, replicated=True)
+
+
+def test_a_job_reads_the_better_of_two_copies(place: Place) -> None:
+    place.publish(10)
+    place.queue.incarnation = 1
+    second = Node("n2")
+    copy = second.queues[STREAM] = OutputQueue.restore(place.queue.snapshot())
+    copy.incarnation = 1
+    with WireServer(second) as server:
+        reading = StreamReadOptions.of(place.options | {"partitions": "2"})
+        address = Copies("p", node=reading.address.node, other=server.address)
+        one = StreamReader(replace(reading, address=address), SPARK_SCHEMA)
+        start = one.initialOffset()
+        end = one.latestOffset(start, ALL)
+        assert rows_of(one, start, end) == list(range(10))
+        place.queue.condition = lambda: "failure"  # it is cut off from what it is made of
+        assert one.latestOffset(end, ALL) == end, "once may be nothing"
+        assert one.latestOffset(end, ALL) == end
+        copy.append(section(10, numbers(range(10, 15)), np.arange(5), NOTHING, NOTHING, copy.boundary))
+        more = one.latestOffset(end, ALL)
+        parts = [pickle.loads(pickle.dumps(part)) for part in one.partitions(end, more)]
+        assert [part.location.address for part in parts] == [server.address] * 2
+        assert [n for p in parts for b in one.read(p) for n in b.column("n").to_pylist()] == list(range(10, 15))
+        copy.condition = lambda: "failure"
+        place.queue.condition = lambda: "stable"
+        for _ in range(3):
+            assert one.latestOffset(more, ALL) == more
+        assert one.client.location is not None
+        assert one.client.location.address == server.address, "the first copy has not come so far"
+        place.publish(7)
+        for _ in range(2):
+            last = one.latestOffset(more, ALL)
+        assert (last["from"], last["id"]) == (15, 17)
+        one.stop()
+    second.close()
+
+
+def test_a_copy_that_is_behind_is_waited_for(place: Place) -> None:
+    """Another had more, and died."""
+    place.publish(10)
+    place.queue.incarnation = 1
+    one = reader(place)
+    before = {"id": 12, "epoch": place.queue.epoch, "incarnation": 1, "from": 0}
+    assert one.latestOffset(before, ALL) == before
+    place.publish(5)
+    end = one.latestOffset(before, ALL)
+    assert rows_of(one, before, end) == [12, 13, 14]
 
 
 def test_a_primary_that_was_deposed_is_not_believed(place: Place) -> None:

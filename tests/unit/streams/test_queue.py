@@ -562,13 +562,13 @@ def a_section(first: int, n: int, fork: str = "") -> Section:
 
 
 def seen(queue: OutputQueue, wants: Wants, place: list[Any]) -> list[tuple[str, int, int]]:
-    """What a reader gets that goes on until there is nothing more: fork or `undo`, first id, rows."""
+    """What a reader gets that goes on until there is nothing more: fork, `undo` or `done`, first id, rows."""
     found = []
     while (one := queue.read_any(*place, wants, 0)) is not None:
         place[2] = fork_place(place[2], one)
         if one.stable:
             place[:2] = one.stop, one.final
-        found.append(("undo" if one.undo else one.fork, one.first, len(one)))
+        found.append(("undo" if one.undo else "done" if one.done else one.fork, one.first, len(one)))
     return found
 
 
@@ -598,7 +598,67 @@ def test_tentative_tuples_are_for_those_who_want_them_until_they_are_void() -> N
 def test_who_comes_back_from_a_fork_that_is_over_hears_that_first() -> None:
     queue = OutputQueue("s", SCHEMA)
     queue.append(a_section(0, 3))
-    assert seen(queue, "either", [2, FIRST_TIME, ("gone", 9, FIRST_TIME)]) == [("undo", 2, 0), ("", 2, 1)]
+    heard = [("undo", 2, 0), ("", 2, 1), ("done", 3, 0)]
+    assert seen(queue, "either", [2, FIRST_TIME, ("gone", 9, FIRST_TIME)]) == heard
+
+
+def bounded(one: Section, bound: int, standing: int = FIRST_TIME) -> Section:
+    """The section with a boundary behind it."""
+    return one.bounded(np.array([one.stop]), np.array([bound]), standing)
+
+
+def test_recovery_is_done_when_all_is_there_that_corrects_what_was_void() -> None:
+    queue = OutputQueue("s", SCHEMA)
+    readers: dict[Wants, list[Any]] = {wants: [0, FIRST_TIME, None] for wants in ("stable", "either", "both")}
+
+    def now() -> list[list[tuple[str, int, int]]]:
+        return [seen(queue, wants, place) for wants, place in readers.items()]
+
+    queue.append(a_section(0, 3))
+    queue.recover()
+    assert now() == [[("", 0, 3)]] * 3, "who was not told of an undo is not told that it is over"
+    queue.fork("f")
+    queue.append_tentative(a_section(3, 2, "f"))
+    now()
+    queue.append(a_section(3, 1))
+    queue.fork("g")  # renewed
+    queue.append_tentative(a_section(4, 1, "g"))
+    assert now() == [[("", 3, 1)], [("undo", 3, 0), ("", 3, 1), ("g", 4, 1)], [("undo", 3, 0), ("", 3, 1), ("g", 4, 1)]]
+    queue.drop_fork()
+    assert now() == [[], [("undo", 4, 0)], [("undo", 4, 0)]]
+    queue.append(a_section(4, 2))
+    assert now() == [[("", 4, 2)]] * 3
+    queue.recover()
+    queue.append(a_section(6, 1))
+    assert now() == [[("", 6, 1)], [("", 6, 1), ("done", 7, 0)], [("", 6, 1), ("done", 7, 0)]]
+    assert now() == [[], [], []]
+    assert [place[2] for place in readers.values()] == [None] * 3
+
+
+def test_a_reader_hears_from_another_copy_that_recovery_is_done() -> None:
+    one, other = OutputQueue("s", SCHEMA), OutputQueue("s", SCHEMA)
+    one.fork("f")
+    one.append_tentative(bounded(a_section(0, 2, "f"), 20))
+    place: list[Any] = [0, FIRST_TIME, None]
+    assert seen(one, "either", place) == [("f", 0, 2)]
+    other.append(bounded(a_section(0, 1), 10))
+    assert seen(other, "either", place) == [("undo", 0, 0), ("", 0, 1)]
+    assert seen(other, "either", place) == [], "this copy has not come as far as the tentative tuples had"
+    other.append(bounded(a_section(1, 1), 25, 10))
+    assert seen(other, "either", place) == [("", 1, 1), ("done", 2, 0)]
+
+
+def test_recovery_is_done_before_a_stream_ends() -> None:
+    queue = OutputQueue("s", SCHEMA)
+    queue.fork("f")
+    queue.append_tentative(bounded(a_section(0, 2, "f"), 30))
+    place: list[Any] = [0, FIRST_TIME, None]
+    seen(queue, "either", place)
+    queue.drop_fork()
+    queue.append(bounded(a_section(0, 1), 10))
+    queue.append(bounded(a_section(1, 2), LAST_TIME, 10))
+    assert seen(queue, "either", place) == [("undo", 0, 0), ("", 0, 3), ("done", 3, 0), ("", 3, 0)]
+    assert place[1] == LAST_TIME
 
 
 def test_who_comes_late_begins_behind_what_was_corrected_by_then() -> None:

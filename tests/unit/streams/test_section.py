@@ -121,22 +121,26 @@ def test_a_cut_keeps_stability_and_leaves_the_undo_in_front(at: int, fork: str) 
 
 def test_only_what_is_alike_becomes_one() -> None:
     assert some(0, 2).is_continued_by(some(2, 1))
-    for other in (some(3, 1), replace(some(2, 1), fork="f"), replace(some(2, 1), undo=True)):
+    for other in (
+        some(3, 1),
+        replace(some(2, 1), fork="f"),
+        replace(some(2, 1), undo=True),
+        replace(some(2, 1), done=True),
+    ):
         assert not some(0, 2).is_continued_by(other)
         with pytest.raises(ValueError, match="do not follow"):
             joined([some(0, 2), other])
 
 
-@pytest.mark.parametrize("one", [some(3, 2, (4, 9)), tentative(3, 6, (5, 1), undo=True)])
+@pytest.mark.parametrize("one", [some(3, 2, (4, 9)), tentative(3, 6, (5, 1))])
 def test_a_section_comes_back_from_its_batch(one: Section) -> None:
     batch = one.batch()
     assert batch.schema == wire_schema(SCHEMA)
     bounds = (one.at, one.bound, one.standing)
     for data, begin in ((batch, 0), (pa.concat_batches([batch, batch]).slice(len(one)), 0), (batch.slice(1), 1)):
-        back = from_batch(data, SCHEMA, one.first, bounds, fork=one.fork, undo=one.undo)
+        back = from_batch(data, SCHEMA, one.first, bounds)
         assert back.rows.equals(one.rows.slice(begin))
         assert back.time.tolist() == one.time[begin:].tolist()
-        assert (back.fork, back.undo) == (one.fork, one.undo)
 
 
 def test_users_see_kinds_by_the_names_they_know() -> None:

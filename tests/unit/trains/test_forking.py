@@ -13,6 +13,7 @@ from borealis.entry.admission import Cursor
 from borealis.streams.section import Section
 from borealis.streams.status import StreamState
 from borealis.trains.forking import NOTICE_S, Arrivals, ForkRelay
+from borealis.trains.merging import Merged
 from borealis.trains.relay import Relay, StreamInput
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from forked_input import PATIENCE_S, SCHEMA, ForkedInput
@@ -43,12 +44,101 @@ def test_what_waits_too_long_is_read_without_what_is_missing_and_then_again(tmp_
     assert unit.tentative[4:] == [45]
     unit.give("b", [14], 14)  # of what comes back, what the fork has done without is not for it
     assert (unit.stable, unit.tentative[5:]) == ([1, 2, 5], [])
+    assert not unit.recovered
     unit.give("b", [44, 53, 60], 60)
+    assert unit.recovered == 1
     assert unit.stable == [1, 2, 5, 11, 12, 14, 31, 33, 44, 45]
     assert unit.tentative[5:] == [-1]  # the fork is over
     unit.give("a", [61], 61)
     assert unit.stable[10:] == [52, 53]
+    assert (unit.begun, unit.recovered) == ([1], 1)
+
+
+def test_recovery_is_not_done_when_a_fork_is_renewed(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    for name in "ab":
+        unit.give(name, [], 10)
+    unit.give("a", [11, 31, 51], 52)
+    unit.wait(PATIENCE_S)
+    assert unit.tentative == [11, 31, 51]
+    unit.give("b", [21], 22)  # and is cut off again
+    assert unit.stable == [11]
+    unit.wait(PATIENCE_S)
+    assert (unit.begun, unit.recovered) == ([1, 2], 0)
+    unit.give("b", [61], 62)
+    assert unit.fork is not None, "the fork has read more than that"
+    unit.give("a", [], 80)
+    unit.give("b", [], 80)
+    assert (unit.fork, unit.recovered) == (None, 1)
+    assert unit.stable == [11, 21, 31, 51, 61]
+
+
+def test_recovery_is_done_when_the_trunk_has_what_a_fork_read_that_was_given_up(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    unit.give("a", [11, 31], 32)
+    unit.wait(PATIENCE_S)
     assert unit.begun == [1]
+    unit.forks, unit.busy = False, True
+    unit.forking.end()
+    for bound in (32, 52):
+        unit.give("b", [12] if bound == 32 else [], bound)
+    unit.give("a", [], 52)
+    assert not unit.recovered
+    unit.busy = False
+    unit.read()
+    assert (unit.stable, unit.recovered) == ([11, 12, 31], 1)
+
+
+def test_recovery_is_done_with_the_trains_that_are_committed(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    unit.give("a", [11], 32)
+    unit.wait(PATIENCE_S)
+    unit.forks = False
+    unit.forking.end()
+    unit.trunk.add(unit.trunk.cut(Merged([])))  # an earlier one is under way
+    unit.busy = True
+    for bound in (32, 52):
+        unit.give("b", [], bound)
+    unit.give("a", [], 52)
+    unit.trunk.add(unit.trunk.cut(unit.order.next()))
+    unit.forking.settle()
+    assert not unit.recovered
+    for number in (1, 2):
+        unit.trunk.release(number)
+        unit.trunk.add(unit.trunk.cut(Merged([])))  # what is made meanwhile does not matter
+        unit.forking.settle()
+        assert unit.recovered == number - 1
+
+
+def test_recovery_is_done_when_it_is_done_upstream(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    for name in "ab":
+        unit.give(name, [], 10)
+    unit.give("a", [21], 25, fork="f")
+    unit.give("b", [22], 25)
+    unit.wait(PATIENCE_S)
+    assert unit.tentative == [21, 22]
+    unit.mark("a", undo=True)
+    for bound in (25, 45):
+        unit.give("a", [21] if bound == 25 else [], bound)
+        unit.give("b", [], bound)
+    assert (unit.stable, unit.fork, unit.recovered) == ([21, 22], None, 0)
+    unit.mark("a", done=True)
+    assert unit.recovered == 1
+    unit.mark("b", undo=True)  # of which nothing was tentative: it read from another copy
+    unit.mark("b", done=True)
+    assert unit.recovered == 1
+
+
+def test_a_stream_that_has_ended_is_right(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b")
+    unit.give("a", [21], 25, fork="f")
+    assert unit.begun == [1]
+    unit.give("a", [21], LAST_TIME)
+    unit.trunk.intakes["a"].source_ended = True
+    for bound in (25, 45):
+        unit.give("b", [], bound)
+    assert (unit.stable, unit.fork, unit.recovered) == ([21], None, 1)
 
 
 def test_a_missing_stream_is_as_far_as_the_others(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.diagram.protection import WhenFull
 from borealis.disk import LocalDisk
 from borealis.machine import Machine
 from borealis.streams.queue import OutputQueue, QueueLimits
@@ -18,7 +19,8 @@ from borealis.streams.section import Section
 from borealis.trains.forking import FORKS, DelayBound
 from borealis.trains.input_manager import InputManager
 from borealis.trains.keeping import AGAIN_S, Keeping, KeepLimits
-from borealis.trains.relay import StreamInput
+from borealis.trains.relay import Relayed, StreamInput
+from borealis.trains.train import Train
 from forked_input import PATIENCE_S, SCHEMA, ForkedInput
 
 ROWS = 100
@@ -94,6 +96,83 @@ def test_beyond_the_limit_both_lines_wait(tmp_path: Path) -> None:
     assert unit.stable == [1, 2, 11, *given]
 
 
+def test_beyond_the_limit_the_oldest_may_be_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unit = forked(tmp_path, KeepLimits(40_000, memory_bytes=8_000, when_full="drop-oldest"))
+    given = fill(unit, "a", 20, 60)
+    assert unit.has_room("a")
+    assert unit.tentative == [11, *given], "the fork has it all"
+    kept, gone = unit.trunk.intakes["a"], unit.keeping.given_up["a"]
+    assert 20_000 < kept.size < 40_000
+    assert kept.size == sum(part.nbytes for part in kept.pending)
+    assert kept.rows == len(given) + 1 - gone
+    assert [text.count("'a'") for text in caplog.messages] == [1]
+    hole = kept.pending[0]
+    assert isinstance(hole, Relayed)
+    assert (hole.leaps, hole.jumps, hole.section.first) == (True, True, 1 + gone)
+    assert hole.start.reached == 10, "what was given up has not been read"
+    assert not any(part.jumps for part in list(kept.pending)[1:] if isinstance(part, Relayed))
+    for bound in (6030, 6060):
+        unit.give("b", [15, 25] if bound == 6030 else [], bound)
+        unit.give("a", [], bound)
+    assert unit.stable == [1, 2, 15, 25, *given[gone - 1 :]], "it goes on behind the hole"
+    assert (unit.fork, unit.recovered) == (None, 1)
+
+
+def test_only_what_the_trunk_cannot_read_is_given_up(tmp_path: Path) -> None:
+    unit = forked(tmp_path, KeepLimits(40_000, memory_bytes=8_000, when_full="drop-oldest"))
+    unit.busy = True
+    unit.give("b", [], 6030)  # it is back, and there is much to read
+    given = fill(unit, "a", 20, 30)
+    assert not unit.has_room("a")
+    assert not unit.keeping.given_up
+    unit.busy = False
+    unit.read()
+    assert unit.stable == [1, 2, 11, *given]
+
+
+@pytest.mark.parametrize("when_full", ["wait", "drop-oldest"])
+def test_what_is_kept_for_too_long_is_too_much(tmp_path: Path, when_full: WhenFull) -> None:
+    unit = forked(tmp_path, KeepLimits(seconds_most=10.0, when_full=when_full))
+    given = []
+    for at in range(20, 40):
+        assert unit.has_room("a") or (when_full, at > 26) == ("wait", True)
+        unit.give("a", [at], at)
+        unit.wait(1.0)
+        given.append(at)
+    assert unit.has_room("a") == (when_full == "drop-oldest")
+    assert unit.has_room("b")
+    unit.give("b", [], 60)
+    assert unit.has_room("a"), "the end of its last bucket is still to come"
+    unit.give("a", [], 60)
+    kept = unit.stable[2:]
+    if when_full == "wait":
+        assert kept == [11, *given]
+    else:
+        assert 9 <= len(kept) <= 11
+        assert kept == given[-len(kept) :]
+    assert len(given) + 1 - len(kept) == unit.keeping.given_up["a"]
+
+
+def test_boundaries_alone_leave_no_hole(tmp_path: Path) -> None:
+    unit = forked(tmp_path, KeepLimits(seconds_most=10.0, when_full="drop-oldest"))
+    unit.give("b", [], 25)
+    unit.give("a", [], 30)
+    assert unit.stable == [1, 2, 11]
+    unit.give("a", [41], 41)
+    unit.wait(PATIENCE_S)
+    for at in range(50, 70):
+        unit.give("a", [], at)
+        unit.wait(1.0)
+        unit.has_room("a")
+    assert unit.keeping.given_up == {"a": 1}
+    unit.wait(20.0)
+    unit.has_room("a")
+    assert unit.keeping.given_up == {"a": 1}
+    unit.give("b", [], 80)
+    unit.give("a", [75], 80)
+    assert unit.stable == [1, 2, 11, 75]
+
+
 def test_a_disk_that_is_full_is_tried_again(tmp_path: Path) -> None:
     unit, disk = forked(tmp_path, MEMORY), FullDisk()
     unit.keeping = keeping = Keeping(MEMORY, Machine(unit.clock, disk=disk))
@@ -127,6 +206,8 @@ class Feed:
 
     def committed(self, position: int) -> None:
         self.queue.ack("r", 1, position)
+
+    acknowledge = committed
 
     def stop(self) -> None:
         self.stopped = True
@@ -184,6 +265,48 @@ def test_upstream_goes_on_while_the_trunk_waits(tmp_path: Path) -> None:
     assert read >= 10_050
     assert unit.kept().disk_bytes == 0
     assert queues["a"].status().held_bytes < 10_000
+    assert unit.failure is None
+
+
+def test_what_is_given_up_is_let_go_of_upstream_and_stated_as_a_jump(tmp_path: Path) -> None:
+    limits = QueueLimits(200_000, keep_bytes=0, disk_bytes=0)  # not all of it
+    queues = {name: OutputQueue(f"d/{name}", SCHEMA, limits, readers=["r"]) for name in "ab"}
+    feeds = {name: Feed(queue) for name, queue in queues.items()}
+    inputs, schemas = [StreamInput(name) for name in queues], dict.fromkeys(queues, SCHEMA)
+    bound = DelayBound(0.05, keep=KeepLimits(3_000, when_full="drop-oldest"))
+    unit = InputManager(inputs, feeds, schemas, {}, tmp_path / "trains", bucket_us=10, bound=bound)
+    trains: list[Train] = []
+
+    def run() -> None:
+        while (number := unit.next_train(0, 0.06, forks=True)) is not None:
+            if number % FORKS:
+                trains.extend([unit.train(number)] if number < FORKS else [])
+                unit.release(number)
+            if unit.is_corrected():
+                unit.end_fork()
+
+    def put(name: str, time: int) -> None:
+        queue, rows = queues[name], pa.record_batch([np.array([time])], schema=SCHEMA)
+        at, bounds = np.array([queue.next_id + 1]), np.array([time])
+        queue.append(Section(queue.next_id, rows, np.array([time]), at, bounds, queue.boundary))
+
+    unit.start()
+    for time in range(0, 5000, 10):
+        if time % 200 == 0:
+            run()
+        assert queues["a"].has_room(5.0)
+        put("a", time)
+    run()
+    given_up = unit.given_up()["a"]
+    assert given_up > 300
+    assert queues["a"].first_id == given_up
+    put("b", 6000)
+    put("a", 6000)
+    run()
+    unit.stop()
+    assert sum(train.rows for train in trains) == 500 - given_up
+    assert [train.jumps for train in trains] == [True] + [False] * (len(trains) - 1)
+    assert trains[0].leaps
     assert unit.failure is None
 
 

@@ -48,6 +48,9 @@ class TentativeFile:
         with writing(self.target):
             os.replace(empty.target, self.target)
 
+    def done(self, next_id: int) -> None:
+        """The file is empty since the undo; that says it all."""
+
     def close(self) -> None:
         if self._sink is not None:
             self._sink.close(complete=True)

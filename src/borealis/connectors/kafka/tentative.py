@@ -2,7 +2,8 @@
 
 An undo is a record without key and value, with the headers `undo` (true) and `next_id`, in each partition of the topic:
 all rows before it in its partition are void, and stable ones go on at this id. The brokers have it before the stable
-topic gets what follows. A life begins with an undo, for it does not know what the one before it has left.
+topic gets what follows. A life begins with an undo, for it does not know what the one before it has left. When all
+that was void is corrected there is another such record, with `done` (true): then the brokers have all of it.
 """
 
 from __future__ import annotations
@@ -43,13 +44,18 @@ class TentativeTopic:
 
     def undo(self, next_id: int) -> None:
         """All partitions have it when this returns."""
-        for partition in self._sender.partitions():
-            headers = (("undo", "true"), ("next_id", str(next_id)))
-            self._sender.send(None, None, headers, partition)
+        self._mark("undo", next_id)
         self._sync()
+
+    def done(self, next_id: int) -> None:
+        self._mark("done", next_id)
 
     def close(self) -> None:
         self._sync()
+
+    def _mark(self, what: str, next_id: int) -> None:
+        for partition in self._sender.partitions():
+            self._sender.send(None, None, ((what, "true"), ("next_id", str(next_id))), partition)
 
     def _sync(self) -> None:
         if why := self._sender.sync():
