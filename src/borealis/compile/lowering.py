@@ -6,7 +6,7 @@ waits for the next level. Files in `compile/boxes` say for each box which steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,10 +97,13 @@ class Lowering:
         aside: bool,
         histories: Mapping[str, int] | None = None,
         answers: Answers | None = None,
+        drawn: Callable[[str], list[str]],
+        carried: Mapping[str, StructType],
     ) -> None:
         self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
         self._histories = histories or {}  # of arrows that carry revisions: how far back these go
         self._answers = {} if answers is None else answers
+        self.drawn, self._schemas = drawn, carried  # the columns of arrows as users know them, and those that are there
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -133,6 +136,17 @@ class Lowering:
         """The columns of a flow that users know of."""
         carried = self._carried(flow)
         return StructType([field for field in self._flows[flow].schema.fields if field.name not in carried])
+
+    def carried(self, arrow: str) -> list[str]:
+        """Those columns of an arrow that something behind it reads."""
+        return [name for name in self._schemas[arrow].names if name != KIND]
+
+    def only(self, box: Box, source: str, names: list[str]) -> str:
+        """A flow with these of its columns."""
+        if self.columns(source).names == names:
+            return source
+        self.map(box, source, out := f"{box.name}~{source}", unchanged(names))
+        return out
 
     def _carried(self, flow: str) -> list[str]:
         """What maps carry along: kinds, and when a row came that is given again."""
@@ -170,7 +184,7 @@ class Lowering:
         """A flow with kinds: of one that has none, all rows are insertions."""
         if self.revised(source):
             return source
-        signed = f"{box.name}~{source}"
+        signed = f"{source}~signed for {box.name}"
         insertion = f"CAST({int(Kind.INSERTION)} AS TINYINT)"
         self.map(box, source, signed, unchanged(self.schema(source).names) | {KIND: insertion})
         return signed

@@ -80,7 +80,16 @@ def compile_unit(
     if buckets > 1:
         hidden = (TIME, CAUSE, SUB)  # what one bucket sends is in order as it comes
     shared, histories = not any(box.stateful for box in boxes), revised_arrows(spec)
-    low = Lowering(spark, buckets, shared=shared, aside=errors is not None, histories=histories, answers=answers)
+    low = Lowering(
+        spark,
+        buckets,
+        shared=shared,
+        aside=errors is not None,
+        histories=histories,
+        answers=answers,
+        drawn=spec.columns,
+        carried=schemas,
+    )
     for name in inputs:
         low.add_input(name, schemas[name])
     for box in boxes:

@@ -82,17 +82,18 @@ class _Found:
 
 
 class HistoryKernel:
-    """State: `held`, the rows that may be corrected, keyed by their (cause, sub), with all columns of the input."""
+    """State: `held`, the rows that may be corrected, keyed by their (cause, sub): their keys, and the columns of the
+    input that are `read` behind it. Changes have these alone; what changes nothing leaves with all columns."""
 
     tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB), floor=TIME),)
 
-    def __init__(self, schema: pa.Schema, key: list[str], history: int) -> None:
+    def __init__(self, schema: pa.Schema, key: list[str], history: int, read: list[str]) -> None:
         self.key, self.history = key, history
-        names = [name for name in schema.names if name != KIND]
-        self.columns = pa.schema([schema.field(name) for name in names])
+        self.every = [name for name in schema.names if name != KIND]
+        self.columns = pa.schema([schema.field(name) for name in self.every if name in read or name in key])
         self.schema = held_schema(self.columns)
         more = [(SIGN, pa.int8()), (CHANGE, pa.string()), (WHY, pa.string())]
-        self.out = pa.schema([*self.columns, *(pa.field(*one) for one in more)])
+        self.out = pa.schema([*(schema.field(name) for name in self.every), *(pa.field(*one) for one in more)])
         self.blank = pa.nulls(0, pa.string())  # as long as the longest train
         self.held = HeldRows(self._with_words(self.schema.empty_table()))
 
@@ -192,7 +193,7 @@ class HistoryKernel:
             self.blank = pa.nulls(n, pa.string())
         blank = self.blank.slice(0, n)
         kind = pa.array(np.zeros(n, np.int8))
-        columns = [*flow.rows.select(self.columns.names).columns, kind, blank, blank]
+        columns = [*flow.rows.select(self.every).columns, kind, blank, blank]
         return flow.with_rows(pa.table(columns, schema=self.out))
 
     def _out(self, flow: Flow, kind: Int8s, old: Columns, found: _Found) -> Flow:
@@ -202,13 +203,23 @@ class HistoryKernel:
         if not len(row):
             return empty_flow(self.out, flow.bounds)
         places, time = pa.array(place), np.concatenate([flow.time, old[TIME]])
-        both = (pa.concat_arrays([*flow.rows[name].chunks, old[name]]) for name in self.columns.names)
-        taken = [pc.take(one, places, boundscheck=False) for one in both]
         why, change = (pa.nulls(len(row), pa.string()) for _ in range(2))
+        unmade = None  # where the changes are that are not made
         if len(aside):
             none = found.why[row] == NONE
             why = pa.array(WHYS).take(pa.array(found.why[row], mask=none))
             change = pa.array(KIND_NAMES).take(pa.array(kind[row], mask=none))
+            unmade = pa.array(place, mask=none)
+        taken = []
+        for field in self.out:
+            if field.name not in self.every:
+                continue
+            if field.name in self.columns.names:
+                both = pa.concat_arrays([*flow.rows[field.name].chunks, old[field.name]])
+                taken.append(pc.take(both, places, boundscheck=False))
+            else:
+                unread = pa.nulls(len(row), field.type) if unmade is None else whole(flow.rows[field.name]).take(unmade)
+                taken.append(unread)
         cause = flow.cause[row]
         out = pa.table([*taken, pa.array(sign), change, why], schema=self.out)
         return Flow(out, time[place], cause, rank_within(cause), flow.bounds)
@@ -247,7 +258,7 @@ class HistoryKernel:
             self.held.raise_floor(change.floor)
         none = change.put.select((CAUSE, SUB)).slice(0, 0)
         cut = [(none if change.cut is None else change.cut)[name].to_numpy() for name in (CAUSE, SUB)]
-        self.held.merge(cut, self._with_words(change.put.cast(self.schema)))
+        self.held.merge(cut, self._with_words(change.put.select(self.schema.names).cast(self.schema)))
 
     def tables_now(self) -> dict[str, pa.Table]:
         return {"held": self._table(self.held.all())}
@@ -350,4 +361,4 @@ def _words(column: pa.ChunkedArray) -> list[Int64s]:
 
 def make(step: Step) -> HistoryKernel:
     o = step.options
-    return HistoryKernel(schema_of(o["schema"]), o["key"], o["history"])
+    return HistoryKernel(schema_of(o["schema"]), o["key"], o["history"], o["read"])

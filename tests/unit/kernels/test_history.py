@@ -24,7 +24,7 @@ Event = tuple[str | None, int, float | None, int, int | None]  # kind, id, v, ti
 
 
 def kernel(key: list[str] | None = None) -> HistoryKernel:
-    return HistoryKernel(SCHEMA, ["id"] if key is None else key, HISTORY)
+    return HistoryKernel(SCHEMA, ["id"] if key is None else key, HISTORY, SCHEMA.names)
 
 
 def flow_of(events: list[Event], start: int, stop: int, standing: int) -> Flow:
@@ -122,7 +122,7 @@ def test_keys_of_any_kind_are_told_apart() -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.float64()), (KIND, pa.string())])
     keys = [("x", 0.0), ("x", None), (None, 0.0), ("x" * 200, float("nan")), ("", 1.0), (None, None), ("y", 1.0)]
     with patch.object(history, "mixed_numbers", lambda words: np.zeros(len(words[0]), np.int64)):
-        one = HistoryKernel(schema, ["a", "b"], HISTORY)
+        one = HistoryKernel(schema, ["a", "b"], HISTORY, schema.names)
         flows = []
         for train, kind in enumerate(("+I", "+I", "-D")):
             rows = pa.table(

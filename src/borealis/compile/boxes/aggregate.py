@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering, to_arrow, unchanged
 from borealis.compile.types import POSITION, require_groups, show, type_of, types_in
 from borealis.diagram import sql
@@ -184,6 +185,12 @@ def batch_call(call: sql.CallText, order: str, where: str = "") -> Column:
         case "mode":
             return F.expr(f"mode({arguments[0]}, true) {where}")
     return F.expr(f"{call.text} {where}")
+
+
+def reads(box: Aggregate, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    """Of what comes again the same."""
+    texts = dict.fromkeys(argument for call in box.calls for argument in call.arguments)
+    return [names_read(sources[0], texts) | frozenset(box.by) for _ in sources]
 
 
 def lower(box: Aggregate, low: Lowering) -> None:
