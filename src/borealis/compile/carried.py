@@ -49,7 +49,7 @@ def carried(spec: Spec, frames: Mapping[str, DataFrame]) -> dict[str, Names]:
 
 def _wanted(spec: Spec, frames: Mapping[str, DataFrame], drawn: Mapping[str, Names]) -> dict[str, Names]:
     """What is read of each arrow, by boxes, outputs and whatever tells its rows apart."""
-    wanted = _telling(spec, drawn)
+    wanted = telling(spec)
     for output in spec.outputs:
         wanted[output.source] = drawn[output.source]
     for box in reversed(spec.topological()):
@@ -70,15 +70,17 @@ def _is_aside(box: Box, arrow: str) -> bool:
     return isinstance(box, History) and arrow != box.name and arrow not in box.replays
 
 
-def _telling(spec: Spec, drawn: Mapping[str, Names]) -> dict[str, Names]:
+def telling(spec: Spec) -> dict[str, Names]:
     """The columns that tell the rows of an arrow apart which may be taken back; none where none is."""
-    found = dict.fromkeys(drawn, frozenset[str]())
+    found = dict.fromkeys(spec.arrows(), frozenset[str]())
     revised = revised_arrows(spec)
     for box in spec.topological():
         mine = [found[source] for source in box.sources]
         for arrow in box.arrows:
             if arrow in revised:
-                found[arrow] = _told_by(box, mine, [spec.columns(one) for one in box.sources], drawn[arrow])
+                found[arrow] = _told_by(
+                    box, mine, [spec.columns(one) for one in box.sources], frozenset(spec.columns(arrow))
+                )
     return found
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ByteType, StructType
 
-from borealis.compile.expressions import translate_all
+from borealis.compile.expressions import Names, translate_all
 from borealis.compile.per_tuple import require_per_tuple
 from borealis.compile.types import blaming, empty, nullable, require_nullable
 from borealis.diagram.boxes.base import Box, flat
@@ -55,6 +55,15 @@ class Stateless:
 
 
 Answers = dict[tuple[Any, ...], Stateless]  # of one session, by what was asked
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """What is known of all arrows of a diagram."""
+
+    drawn: Callable[[str], list[str]]  # the columns that they could have
+    schemas: Mapping[str, StructType]  # those that are on them
+    telling: Mapping[str, Names]  # those that tell rows apart which may be taken back
 
 
 @dataclass(frozen=True)
@@ -97,13 +106,12 @@ class Lowering:
         aside: bool,
         histories: Mapping[str, int] | None = None,
         answers: Answers | None = None,
-        drawn: Callable[[str], list[str]],
-        carried: Mapping[str, StructType],
+        arrows: Arrows,
     ) -> None:
         self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
         self._histories = histories or {}  # of arrows that carry revisions: how far back these go
         self._answers = {} if answers is None else answers
-        self.drawn, self._schemas = drawn, carried  # the columns of arrows as users know them, and those that are there
+        self._arrows = arrows
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -139,7 +147,15 @@ class Lowering:
 
     def carried(self, arrow: str) -> list[str]:
         """Those columns of an arrow that something behind it reads."""
-        return [name for name in self._schemas[arrow].names if name != KIND]
+        return [name for name in self._arrows.schemas[arrow].names if name != KIND]
+
+    def drawn(self, arrow: str) -> list[str]:
+        """All columns that an arrow could have: what users know of it."""
+        return self._arrows.drawn(arrow)
+
+    def telling(self, arrow: str) -> Names:
+        """Those that tell its rows apart, where some are taken back."""
+        return self._arrows.telling[arrow]
 
     def only(self, box: Box, source: str, names: list[str]) -> str:
         """A flow with these of its columns."""

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.analyze import analyze, time_of
 from borealis.compile.boxes import form_of
-from borealis.compile.lowering import Answers, CatalystStep, Lowering, Outlet
+from borealis.compile.carried import telling
+from borealis.compile.lowering import Answers, Arrows, CatalystStep, Lowering, Outlet
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.history import CONFLICT, EXPIRED, History
 from borealis.diagram.cut import Piece
@@ -87,8 +88,7 @@ def compile_unit(
         aside=errors is not None,
         histories=histories,
         answers=answers,
-        drawn=spec.columns,
-        carried=schemas,
+        arrows=Arrows(spec.columns, schemas, telling(spec)),
     )
     for name in inputs:
         low.add_input(name, schemas[name])

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, filtered, normal_floats, to_table, whole
+from borealis.kernels.columns import Columns, filtered, normal_floats, take, to_numpy, to_table, whole
 from borealis.kernels.flow import HEAD, NOTHING, Bounds, Flow, differs, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import GROUP
 from borealis.kernels.held_rows import HeldRows
@@ -94,7 +94,7 @@ class HistoryKernel:
         self.schema = held_schema(self.columns)
         more = [(SIGN, pa.int8()), (CHANGE, pa.string()), (WHY, pa.string())]
         self.out = pa.schema([*(schema.field(name) for name in self.every), *(pa.field(*one) for one in more)])
-        self.blank = pa.nulls(0, pa.string())  # as long as the longest train
+        self.blanks: dict[pa.DataType, pa.Array] = {}  # nulls of a type, as many as the longest train has rows
         self.held = HeldRows(self._with_words(self.schema.empty_table()))
 
     # -- one train
@@ -189,9 +189,7 @@ class HistoryKernel:
     def _unchanged(self, flow: Flow) -> Flow:
         """All rows as insertions."""
         n = len(flow)
-        if n > len(self.blank):
-            self.blank = pa.nulls(n, pa.string())
-        blank = self.blank.slice(0, n)
+        blank = self._blank(pa.string(), n)
         kind = pa.array(np.zeros(n, np.int8))
         columns = [*flow.rows.select(self.every).columns, kind, blank, blank]
         return flow.with_rows(pa.table(columns, schema=self.out))
@@ -202,27 +200,35 @@ class HistoryKernel:
         place, row, sign = found.in_order()
         if not len(row):
             return empty_flow(self.out, flow.bounds)
-        places, time = pa.array(place), np.concatenate([flow.time, old[TIME]])
-        why, change = (pa.nulls(len(row), pa.string()) for _ in range(2))
-        unmade = None  # where the changes are that are not made
+        n, many = len(flow), len(row)
+        held = np.flatnonzero(place >= n)
+        old = take(old, place[held] - n)
+        own = place.copy()  # where each stands in the train; those that were held, in the place of what changes them
+        own[held] = row[held]
+        none = np.ones(many, np.bool_)
+        change = why = self._blank(pa.string(), many)
         if len(aside):
             none = found.why[row] == NONE
             why = pa.array(WHYS).take(pa.array(found.why[row], mask=none))
             change = pa.array(KIND_NAMES).take(pa.array(kind[row], mask=none))
-            unmade = pa.array(place, mask=none)
-        taken = []
-        for field in self.out:
-            if field.name not in self.every:
-                continue
-            if field.name in self.columns.names:
-                both = pa.concat_arrays([*flow.rows[field.name].chunks, old[field.name]])
-                taken.append(pc.take(both, places, boundscheck=False))
+        columns = []
+        for name in self.every:
+            if name in self.columns.names:
+                columns.append(_taken(whole(flow.rows[name]), own, held, old[name]))
+            elif len(aside):  # changes that are not made are shown with all that they say
+                columns.append(whole(flow.rows[name]).take(pa.array(own, mask=none)))
             else:
-                unread = pa.nulls(len(row), field.type) if unmade is None else whole(flow.rows[field.name]).take(unmade)
-                taken.append(unread)
-        cause = flow.cause[row]
-        out = pa.table([*taken, pa.array(sign), change, why], schema=self.out)
-        return Flow(out, time[place], cause, rank_within(cause), flow.bounds)
+                columns.append(self._blank(self.out.field(name).type, many))
+        cause, time = flow.cause[row], flow.time[own]
+        time[held] = old[TIME]
+        out = pa.table([*columns, pa.array(sign), change, why], schema=self.out)
+        return Flow(out, time, cause, rank_within(cause), flow.bounds)
+
+    def _blank(self, kind: pa.DataType, n: int) -> pa.Array:
+        """So many nulls, which are made seldom."""
+        if n > len(self.blanks.get(kind, ())):
+            self.blanks[kind] = pa.nulls(n, kind)
+        return self.blanks[kind].slice(0, n)
 
     # -- what is held
 
@@ -258,10 +264,24 @@ class HistoryKernel:
             self.held.raise_floor(change.floor)
         none = change.put.select((CAUSE, SUB)).slice(0, 0)
         cut = [(none if change.cut is None else change.cut)[name].to_numpy() for name in (CAUSE, SUB)]
-        self.held.merge(cut, self._with_words(change.put.select(self.schema.names).cast(self.schema)))
+        self.held.merge(cut, self._with_words(change.put.cast(self.schema)))
 
     def tables_now(self) -> dict[str, pa.Table]:
         return {"held": self._table(self.held.all())}
+
+
+def _taken(column: pa.Array, index: Int64s, places: Int64s, values: pa.Array) -> pa.Array:
+    """A column in this order, with other values at some places."""
+    kind = column.type
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)
+    if plain and not column.null_count and not values.null_count:
+        numbers, others = to_numpy(column), to_numpy(values)
+        made = numbers[index]
+        made[places] = others
+        return pa.array(made).view(kind)
+    index = index.copy()
+    index[places] = len(column) + np.arange(len(places))
+    return pc.take(pa.concat_arrays([column, values]), pa.array(index), boundscheck=False)
 
 
 # -- changes of keys

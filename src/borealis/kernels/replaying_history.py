@@ -163,8 +163,7 @@ class ReplayingHistory(HistoryKernel):
         if (change := delta.get(FORMER.name)) is not None:
             if change.floor is not None:
                 self.former.raise_floor(change.floor)
-            put = change.put.select(self.former_schema.names).cast(self.former_schema)
-            self.former.merge((NOTHING, NOTHING), self._former(put))
+            self.former.merge((NOTHING, NOTHING), self._former(change.put.cast(self.former_schema)))
 
     def tables_now(self) -> dict[str, pa.Table]:
         return super().tables_now() | {FORMER.name: self._former_table(self.former.all())}

@@ -209,13 +209,14 @@ def lower(box: Aggregate, low: Lowering) -> None:
         for i, one in enumerate(box.sources):
             sources[i] = f"{box.name}~arguments{i or ''}"
             low.map(box, one, sources[i], unchanged(used) | arguments)
+    needed = {*box.by, *columns.values(), *low.telling(source)}
     source = sources[0]
     calls, texts = lowered(box.calls, columns)
     kinds = low.schema(source)
     types = {START: T.TimestampType(), END: T.TimestampType(), TIMED_OUT: T.BooleanType()}
     window = [T.StructField(name, types[name]) for name in box.window_columns]
     schema = T.StructType([*(kinds[name] for name in box.by), *window, *call_types(low.empty(source), texts)])
-    plain = pa.schema([field for field in low.arrow(source) if field.name != KIND])
+    plain = pa.schema([field for field in low.arrow(source) if field.name in needed])
     options: dict[str, Any] = {"schema": schema_text(plain), "by": list(box.by), "calls": calls}
     match box.over:
         case CountWindow(size, slide, timeout):

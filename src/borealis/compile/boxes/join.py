@@ -39,8 +39,8 @@ def reads(box: Join, sources: list[DataFrame], wanted: Mapping[str, Names]) -> l
     for side, column, out in box.output_names(*(source.columns for source in sources)):
         if out in wanted[box.name]:
             mine[SIDES.index(side)].add(column)
-    for side, column in _asked(_pair(sources), [box.on], len(sources[0].columns)):
-        mine[side].add(column)
+    for place, column in _asked(_pair(sources), [box.on], len(sources[0].columns)):
+        mine[place].add(column)
     return [frozenset(one) for one in mine]
 
 
