@@ -325,7 +325,7 @@ def fingerprints(columns: list[pa.ChunkedArray], rows: int) -> Int64s:
     """64 bits for each row that tell rows apart which differ in these columns; the same in any process. Of a single
     column of integers they are these."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type):
-        numbers: Int64s = whole(columns[0]).fill_null(NULL).to_numpy().astype(np.int64, copy=False)
+        numbers: Int64s = whole(columns[0]).cast(pa.int64()).fill_null(NULL).to_numpy()
         return numbers
     parts = [_bits(column) if can_hash(column.type) else _digests(column) for column in map(whole, columns)]
     found: Int64s = xxhash64(parts, rows).to_numpy().copy()
