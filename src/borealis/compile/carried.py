@@ -53,6 +53,9 @@ def _wanted(spec: Spec, frames: Mapping[str, DataFrame], drawn: Mapping[str, Nam
     for output in spec.outputs:
         wanted[output.source] = drawn[output.source]
     for box in reversed(spec.topological()):
+        for arrow in box.arrows:
+            if not wanted[arrow]:  # rows without columns cannot be counted everywhere
+                wanted[arrow] = frozenset(frames[arrow].columns[:1])
         if isinstance(box, History):  # rows that come again have the columns that they had
             given = [arrow for arrow in box.arrows if not _is_aside(box, arrow)]
             wanted |= dict.fromkeys(given, frozenset[str]().union(*(wanted[arrow] for arrow in given)))

@@ -200,7 +200,7 @@ class Lowering:
         """A flow with kinds: of one that has none, all rows are insertions."""
         if self.revised(source):
             return source
-        signed = f"{source}~signed for {box.name}"
+        signed = f"{box.name}~{source}"
         insertion = f"CAST({int(Kind.INSERTION)} AS TINYINT)"
         self.map(box, source, signed, unchanged(self.schema(source).names) | {KIND: insertion})
         return signed

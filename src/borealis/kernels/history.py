@@ -226,7 +226,7 @@ class HistoryKernel:
 
     def _blank(self, kind: pa.DataType, n: int) -> pa.Array:
         """So many nulls, which are made seldom."""
-        if n > len(self.blanks.get(kind, ())):
+        if kind not in self.blanks or n > len(self.blanks[kind]):
             self.blanks[kind] = pa.nulls(n, kind)
         return self.blanks[kind].slice(0, n)
 

@@ -73,6 +73,21 @@ def test_a_join_gives_what_is_read_under_the_names_that_it_has(spark: SparkSessi
     assert held == {"left": ["id", "symbol", "price"], "right": ["symbol", "n", "venue"]}
 
 
+def test_where_rows_are_only_counted_a_column_is_left(spark: SparkSession) -> None:
+    d = Diagram("d")
+    trades = d.input("trades", TRADES)
+    late = d.input("late", TRADES, late="revise", history="1 hour")
+    pairs = trades.join(late, on="left.symbol = right.symbol", within="1 s", name="pairs")
+    pairs.union(late.join(trades, on="left.n = right.n", within="1 s", name="others"), name="all").aggregate(
+        over=window("1 minute"), n="count(*)"
+    ).output("n")
+    found = names(d, spark)
+    assert found["pairs"] == found["others"] == found["all"] == ["ts", "_kind"]
+    assert found["late~history"] == ["ts", "symbol", "n", "_kind"]
+    row = {"ts": "2026-01-01T12:00:00Z", "symbol": "a", "n": 1, "venue": "v", "memo": "m"}
+    assert run(d, {"trades": [row, row], "late": [row]}, spark=spark).table("n")["n"].to_pylist() == [4]
+
+
 def test_rows_are_told_apart_as_far_as_boxes_let_it_be_known() -> None:
     d = Diagram("d")
     q = quotes(d)
