@@ -75,17 +75,17 @@ def test_a_join_gives_what_is_read_under_the_names_that_it_has(spark: SparkSessi
 
 def test_where_rows_are_only_counted_a_column_is_left(spark: SparkSession) -> None:
     d = Diagram("d")
-    trades = d.input("trades", TRADES)
-    late = d.input("late", TRADES, late="revise", history="1 hour")
-    pairs = trades.join(late, on="left.symbol = right.symbol", within="1 s", name="pairs")
-    pairs.union(late.join(trades, on="left.n = right.n", within="1 s", name="others"), name="all").aggregate(
-        over=window("1 minute"), n="count(*)"
-    ).output("n")
+    trades, others = d.input("trades", TRADES), d.input("others", TRADES, late="revise", history="1 hour")
+    pairs = trades.join(trades.filter("n > 0"), on="left.symbol = right.symbol", within="1 s", name="pairs")
+    more = trades.join(trades, on="left.n = right.n", within="1 s", name="more")
+    pairs.union(more, name="all").aggregate(over=window("1 minute"), n="count(*)").output("n")
+    others.aggregate(over=window("1 minute"), n="count(*)").output("m")
     found = names(d, spark)
-    assert found["pairs"] == found["others"] == found["all"] == ["ts", "_kind"]
-    assert found["late~history"] == ["ts", "symbol", "n", "_kind"]
+    assert found["pairs"] == found["more"] == found["all"] == ["ts"]
+    assert found["others~history"] == ["ts", "_kind"]
     row = {"ts": "2026-01-01T12:00:00Z", "symbol": "a", "n": 1, "venue": "v", "memo": "m"}
-    assert run(d, {"trades": [row, row], "late": [row]}, spark=spark).table("n")["n"].to_pylist() == [4]
+    result = run(d, {"trades": [row, row], "others": [row]}, spark=spark)
+    assert (result["n"]["n"].to_pylist(), result.table("m")["n"].to_pylist()) == ([8], [1])
 
 
 def test_rows_are_told_apart_as_far_as_boxes_let_it_be_known() -> None:
