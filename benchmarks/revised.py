@@ -100,7 +100,7 @@ def one(rows: int, function: str) -> dict[str, float]:
     signed = pa.schema([*list(schema)[:-1], (KIND, pa.int8())])
     calls = [AggregateCall("count", None, pa.int64()), AggregateCall(function, "n", pa.int64())]
     boxes: dict[str, Callable[..., RevisedPanes]] = {"sum": UndoneWindows, "max": RevisedWindows}
-    history = HistoryKernel(schema, ["id"], (windows + 10) * size)
+    history = HistoryKernel(schema, ["id"], (windows + 10) * size, ["k", "n"])
     aggregate = boxes[function](pa.schema(list(signed)[:-1]), ["k"], size, size, calls, (windows + 10) * size)
 
     def train(ids: np.ndarray, n: np.ndarray, kind: str, cause: int, bounds: Bounds) -> float:

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from borealis.compile.boxes import batch_arrows, form_of
+from borealis.compile.carried import carried
 from borealis.compile.expressions import translate_time
 from borealis.compile.types import blaming, empty, first_line, hidden, require_carried, show, visible
 from borealis.diagram.passes.revisions import revised_arrows
@@ -34,7 +35,8 @@ TIMES_ARE_MADE_BY = (
 
 
 def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
-    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type."""
+    """The Spark schema of every arrow, by the input or box it comes from, with the columns that are `carried` on it;
+    raises on the first that does not type."""
     frames: dict[str, DataFrame] = {}
     for one in spec.inputs:
         frames[one.name] = empty(spark, input_schema(one))
@@ -49,9 +51,9 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
             schema = visible(out).schema
             require_carried(box, schema)
             frames[arrow] = empty(spark, schema)
-    kinds = StructField(KIND, ByteType())
-    revised = revised_arrows(spec)
-    return {n: StructType([*f.schema.fields, kinds]) if n in revised else f.schema for n, f in frames.items()}
+    names, revised, kinds = carried(spec, frames), revised_arrows(spec), StructField(KIND, ByteType())
+    schemas = {n: [field for field in f.schema.fields if field.name in names[n]] for n, f in frames.items()}
+    return {n: StructType([*fields, kinds] if n in revised else fields) for n, fields in schemas.items()}
 
 
 def input_schema(one: Input) -> StructType:

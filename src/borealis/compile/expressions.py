@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from borealis.kernels.expr import (
 from borealis.kernels.times import DAY_US
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
+Names = frozenset[str]  # of columns
 _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
 _MOMENTS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {  # constants that are known, and in one form
     "date": (
@@ -92,6 +93,23 @@ def translate_all(
     }
 
 
+def columns_read(frame: DataFrame, texts: Iterable[str]) -> frozenset[int]:
+    """The places of the frame's columns that Spark SQL expressions over them read; all, where that is not plain."""
+    selected = [F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(texts)]
+    places = {_expr_id(node): place for place, node in enumerate(_project_list(frame.select("*")))}
+    trees = _project_list(frame.select(*selected)) if selected else []
+    nodes = [node for tree in trees for node in _nodes(tree)]
+    if len(trees) != len(selected) or any("ubquery" in node.name or node.name == "Exists" for node in nodes):
+        return frozenset(range(len(frame.columns)))
+    read = (places.get(_expr_id(node)) for node in nodes if node.name == "AttributeReference")
+    return frozenset(place for place in read if place is not None)
+
+
+def names_read(frame: DataFrame, texts: Iterable[str]) -> Names:
+    """The same by name."""
+    return frozenset(frame.columns[place] for place in columns_read(frame, texts))
+
+
 # --- the resolved tree ----------------------------------------------------------------------------------------------
 
 
@@ -116,6 +134,12 @@ def _node(nodes: Iterator[dict[str, Any]]) -> _Node:
     name = str(fields["class"])
     children = tuple(_node(nodes) for _ in range(fields["num-children"]))
     return _Node(name.removeprefix(_CATALYST), fields, children)
+
+
+def _nodes(tree: _Node) -> Iterator[_Node]:
+    yield tree
+    for child in tree.children:
+        yield from _nodes(child)
 
 
 def _expr_id(node: _Node) -> tuple[int, str]:

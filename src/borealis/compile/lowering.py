@@ -6,7 +6,7 @@ waits for the next level. Files in `compile/boxes` say for each box which steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ByteType, StructType
 
-from borealis.compile.expressions import translate_all
+from borealis.compile.expressions import Names, translate_all
 from borealis.compile.per_tuple import require_per_tuple
 from borealis.compile.types import blaming, empty, nullable, require_nullable
 from borealis.diagram.boxes.base import Box, flat
@@ -55,6 +55,15 @@ class Stateless:
 
 
 Answers = dict[tuple[Any, ...], Stateless]  # of one session, by what was asked
+
+
+@dataclass(frozen=True)
+class Arrows:
+    """What is known of all arrows of a diagram."""
+
+    drawn: Callable[[str], list[str]]  # the columns that they could have
+    schemas: Mapping[str, StructType]  # those that are on them
+    telling: Mapping[str, Names]  # those that tell rows apart which may be taken back
 
 
 @dataclass(frozen=True)
@@ -97,10 +106,12 @@ class Lowering:
         aside: bool,
         histories: Mapping[str, int] | None = None,
         answers: Answers | None = None,
+        arrows: Arrows,
     ) -> None:
         self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
         self._histories = histories or {}  # of arrows that carry revisions: how far back these go
         self._answers = {} if answers is None else answers
+        self._arrows = arrows
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -133,6 +144,25 @@ class Lowering:
         """The columns of a flow that users know of."""
         carried = self._carried(flow)
         return StructType([field for field in self._flows[flow].schema.fields if field.name not in carried])
+
+    def carried(self, arrow: str) -> list[str]:
+        """Those columns of an arrow that something behind it reads."""
+        return [name for name in self._arrows.schemas[arrow].names if name != KIND]
+
+    def drawn(self, arrow: str) -> list[str]:
+        """All columns that an arrow could have: what users know of it."""
+        return self._arrows.drawn(arrow)
+
+    def telling(self, arrow: str) -> Names:
+        """Those that tell its rows apart, where some are taken back."""
+        return self._arrows.telling[arrow]
+
+    def only(self, box: Box, source: str, names: list[str]) -> str:
+        """A flow with these of its columns."""
+        if self.columns(source).names == names:
+            return source
+        self.map(box, source, out := f"{box.name}~{source}", unchanged(names))
+        return out
 
     def _carried(self, flow: str) -> list[str]:
         """What maps carry along: kinds, and when a row came that is given again."""

@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.analyze import analyze, time_of
 from borealis.compile.boxes import form_of
-from borealis.compile.lowering import Answers, CatalystStep, Lowering, Outlet
+from borealis.compile.carried import telling
+from borealis.compile.lowering import Answers, Arrows, CatalystStep, Lowering, Outlet
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.history import CONFLICT, EXPIRED, History
 from borealis.diagram.cut import Piece
@@ -80,7 +81,15 @@ def compile_unit(
     if buckets > 1:
         hidden = (TIME, CAUSE, SUB)  # what one bucket sends is in order as it comes
     shared, histories = not any(box.stateful for box in boxes), revised_arrows(spec)
-    low = Lowering(spark, buckets, shared=shared, aside=errors is not None, histories=histories, answers=answers)
+    low = Lowering(
+        spark,
+        buckets,
+        shared=shared,
+        aside=errors is not None,
+        histories=histories,
+        answers=answers,
+        arrows=Arrows(spec.columns, schemas, telling(spec)),
+    )
     for name in inputs:
         low.add_input(name, schemas[name])
     for box in boxes:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, filtered, normal_floats, to_table, whole
+from borealis.kernels.columns import Columns, filtered, normal_floats, take, to_numpy, to_table, whole
 from borealis.kernels.flow import HEAD, NOTHING, Bounds, Flow, differs, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import GROUP
 from borealis.kernels.held_rows import HeldRows
@@ -82,18 +82,19 @@ class _Found:
 
 
 class HistoryKernel:
-    """State: `held`, the rows that may be corrected, keyed by their (cause, sub), with all columns of the input."""
+    """State: `held`, the rows that may be corrected, keyed by their (cause, sub): their keys, and the columns of the
+    input that are `read` behind it. Changes have these alone; what changes nothing leaves with all columns."""
 
     tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB), floor=TIME),)
 
-    def __init__(self, schema: pa.Schema, key: list[str], history: int) -> None:
+    def __init__(self, schema: pa.Schema, key: list[str], history: int, read: list[str]) -> None:
         self.key, self.history = key, history
-        names = [name for name in schema.names if name != KIND]
-        self.columns = pa.schema([schema.field(name) for name in names])
+        self.every = [name for name in schema.names if name != KIND]
+        self.columns = pa.schema([schema.field(name) for name in self.every if name in read or name in key])
         self.schema = held_schema(self.columns)
         more = [(SIGN, pa.int8()), (CHANGE, pa.string()), (WHY, pa.string())]
-        self.out = pa.schema([*self.columns, *(pa.field(*one) for one in more)])
-        self.blank = pa.nulls(0, pa.string())  # as long as the longest train
+        self.out = pa.schema([*(schema.field(name) for name in self.every), *(pa.field(*one) for one in more)])
+        self.blanks: dict[pa.DataType, pa.Array] = {}  # nulls of a type, as many as the longest train has rows
         self.held = HeldRows(self._with_words(self.schema.empty_table()))
 
     # -- one train
@@ -188,11 +189,9 @@ class HistoryKernel:
     def _unchanged(self, flow: Flow) -> Flow:
         """All rows as insertions."""
         n = len(flow)
-        if n > len(self.blank):
-            self.blank = pa.nulls(n, pa.string())
-        blank = self.blank.slice(0, n)
+        blank = self._blank(pa.string(), n)
         kind = pa.array(np.zeros(n, np.int8))
-        columns = [*flow.rows.select(self.columns.names).columns, kind, blank, blank]
+        columns = [*flow.rows.select(self.every).columns, kind, blank, blank]
         return flow.with_rows(pa.table(columns, schema=self.out))
 
     def _out(self, flow: Flow, kind: Int8s, old: Columns, found: _Found) -> Flow:
@@ -201,17 +200,35 @@ class HistoryKernel:
         place, row, sign = found.in_order()
         if not len(row):
             return empty_flow(self.out, flow.bounds)
-        places, time = pa.array(place), np.concatenate([flow.time, old[TIME]])
-        both = (pa.concat_arrays([*flow.rows[name].chunks, old[name]]) for name in self.columns.names)
-        taken = [pc.take(one, places, boundscheck=False) for one in both]
-        why, change = (pa.nulls(len(row), pa.string()) for _ in range(2))
+        n, many = len(flow), len(row)
+        held = np.flatnonzero(place >= n)
+        old = take(old, place[held] - n)
+        own = place.copy()  # where each stands in the train; those that were held, in the place of what changes them
+        own[held] = row[held]
+        none = np.ones(many, np.bool_)
+        change = why = self._blank(pa.string(), many)
         if len(aside):
             none = found.why[row] == NONE
             why = pa.array(WHYS).take(pa.array(found.why[row], mask=none))
             change = pa.array(KIND_NAMES).take(pa.array(kind[row], mask=none))
-        cause = flow.cause[row]
-        out = pa.table([*taken, pa.array(sign), change, why], schema=self.out)
-        return Flow(out, time[place], cause, rank_within(cause), flow.bounds)
+        columns = []
+        for name in self.every:
+            if name in self.columns.names:
+                columns.append(_taken(whole(flow.rows[name]), own, held, old[name]))
+            elif len(aside):  # changes that are not made are shown with all that they say
+                columns.append(whole(flow.rows[name]).take(pa.array(own, mask=none)))
+            else:
+                columns.append(self._blank(self.out.field(name).type, many))
+        cause, time = flow.cause[row], flow.time[own]
+        time[held] = old[TIME]
+        out = pa.table([*columns, pa.array(sign), change, why], schema=self.out)
+        return Flow(out, time, cause, rank_within(cause), flow.bounds)
+
+    def _blank(self, kind: pa.DataType, n: int) -> pa.Array:
+        """So many nulls, which are made seldom."""
+        if kind not in self.blanks or n > len(self.blanks[kind]):
+            self.blanks[kind] = pa.nulls(n, kind)
+        return self.blanks[kind].slice(0, n)
 
     # -- what is held
 
@@ -251,6 +268,20 @@ class HistoryKernel:
 
     def tables_now(self) -> dict[str, pa.Table]:
         return {"held": self._table(self.held.all())}
+
+
+def _taken(column: pa.Array, index: Int64s, places: Int64s, values: pa.Array) -> pa.Array:
+    """A column in this order, with other values at some places."""
+    kind = column.type
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_timestamp(kind)
+    if plain and not column.null_count and not values.null_count:
+        numbers, others = to_numpy(column), to_numpy(values)
+        made = numbers[index]
+        made[places] = others
+        return pa.array(made).view(kind)
+    index = index.copy()
+    index[places] = len(column) + np.arange(len(places))
+    return pc.take(pa.concat_arrays([column, values]), pa.array(index), boundscheck=False)
 
 
 # -- changes of keys
@@ -350,4 +381,4 @@ def _words(column: pa.ChunkedArray) -> list[Int64s]:
 
 def make(step: Step) -> HistoryKernel:
     o = step.options
-    return HistoryKernel(schema_of(o["schema"]), o["key"], o["history"])
+    return HistoryKernel(schema_of(o["schema"]), o["key"], o["history"], o["read"])

@@ -38,9 +38,11 @@ class ReplayingHistory(HistoryKernel):
 
     tables = (*HistoryKernel.tables, FORMER)
 
-    def __init__(self, schema: pa.Schema, key: list[str], history: int, replays: list[tuple[int, list[str]]]) -> None:
+    def __init__(
+        self, schema: pa.Schema, key: list[str], history: int, read: list[str], replays: list[tuple[int, list[str]]]
+    ) -> None:
         self.replays = replays  # of each reader: the length of a pane, and the columns of its groups
-        super().__init__(schema, key, history)
+        super().__init__(schema, key, history, read)
         self.given = pa.schema([*self.out, *MORE])
         self.former_schema = pa.schema([*held_schema(pa.schema([(BEGAN, pa.int64())])), *self.columns])
         self.former = HeldRows(self._former(self.former_schema.empty_table()))
@@ -115,9 +117,9 @@ class ReplayingHistory(HistoryKernel):
 
     def _again(self, reader: int, pool: Columns, place: Int64s, when: Int64s, stands: NDArray[np.bool_]) -> Flow:
         rows, n = take(pool, place), len(place)
-        blank = [pa.nulls(n, field.type) for field in list(self.out)[len(self.columns) :]]
+        own = [rows[one.name] if one.name in self.columns.names else pa.nulls(n, one.type) for one in self.out]
         more = [pa.array(np.full(n, reader, np.int32)), pa.array(rows[CAUSE]), pa.array(rows[DEATH], mask=stands)]
-        table = pa.table([*(rows[name] for name in self.columns.names), *blank, *more], schema=self.given)
+        table = pa.table([*own, *more], schema=self.given)
         return Flow(table, rows[TIME], when, NOTHING, Bounds())
 
     # -- what is held
@@ -204,4 +206,4 @@ def _merged(flows: list[Flow]) -> Flow:
 
 def make(step: Step) -> ReplayingHistory:
     o = step.options
-    return ReplayingHistory(schema_of(o["schema"]), o["key"], o["history"], o["replays"])
+    return ReplayingHistory(schema_of(o["schema"]), o["key"], o["history"], o["read"], o["replays"])

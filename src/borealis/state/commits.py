@@ -31,7 +31,7 @@ from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
 from borealis.threads import Task
 
-VERSION = 3
+VERSION = 4
 BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
 State = Mapping[Key, Any]  # the bytes of each box and bucket
 

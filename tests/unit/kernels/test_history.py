@@ -23,8 +23,8 @@ HISTORY = 50
 Event = tuple[str | None, int, float | None, int, int | None]  # kind, id, v, time, a boundary behind it
 
 
-def kernel(key: list[str] | None = None) -> HistoryKernel:
-    return HistoryKernel(SCHEMA, ["id"] if key is None else key, HISTORY)
+def kernel(key: list[str] | None = None, read: list[str] | None = None) -> HistoryKernel:
+    return HistoryKernel(SCHEMA, ["id"] if key is None else key, HISTORY, SCHEMA.names if read is None else read)
 
 
 def flow_of(events: list[Event], start: int, stop: int, standing: int) -> Flow:
@@ -117,12 +117,27 @@ def test_changes_are_those_of_the_model_however_trains_are_cut(seed: int) -> Non
         assert whole.tables_now()["held"].equals(one.tables_now()["held"])
 
 
+@given(st.integers(0, 10**9))
+def test_what_is_not_read_is_not_held_and_shown_only_in_changes_that_are_not_made(seed: int) -> None:
+    rng = Random(seed)
+    events = random_events(rng, rng.randrange(1, 40))
+    one = kernel(read=[])
+    found, deltas = run(one, events, [rng.randrange(40) for _ in range(4)])
+    assert [row[:4] + row[5:] for row in found] == [row[:4] + row[5:] for row in model(events)]
+    assert [row[4] for row in found if row[7]] == [row[4] for row in model(events) if row[7]]
+    assert one.tables_now()["held"].schema.names == ["_cause", "_sub", "_time", "id"]
+    again = kernel(read=[])
+    for delta in deltas:
+        again.apply(unpack(pack(delta)))
+    assert again.tables_now()["held"].equals(one.tables_now()["held"])
+
+
 def test_keys_of_any_kind_are_told_apart() -> None:
     """However their numbers meet: here they all do."""
     schema = pa.schema([("a", pa.string()), ("b", pa.float64()), (KIND, pa.string())])
     keys = [("x", 0.0), ("x", None), (None, 0.0), ("x" * 200, float("nan")), ("", 1.0), (None, None), ("y", 1.0)]
     with patch.object(history, "mixed_numbers", lambda words: np.zeros(len(words[0]), np.int64)):
-        one = HistoryKernel(schema, ["a", "b"], HISTORY)
+        one = HistoryKernel(schema, ["a", "b"], HISTORY, schema.names)
         flows = []
         for train, kind in enumerate(("+I", "+I", "-D")):
             rows = pa.table(

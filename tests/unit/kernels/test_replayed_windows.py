@@ -114,10 +114,10 @@ class Chain:
 
     def __init__(self, way: Way, by: list[str], size: int, slide: int, history: int, *, replays: bool) -> None:
         self.way = way
-        self.history = HistoryKernel(SCHEMA, ["id"], history)
+        self.history = HistoryKernel(SCHEMA, ["id"], history, SCHEMA.names)
         self.windows = RevisedWindows(USER, ["k"], size, slide, CALLS, history)
         if replays:
-            self.history = ReplayingHistory(SCHEMA, ["id"], history, [(gcd(size, slide), by), (7, [])])
+            self.history = ReplayingHistory(SCHEMA, ["id"], history, SCHEMA.names, [(gcd(size, slide), by), (7, [])])
             self.windows = ReplayedWindows(USER, ["k"], size, slide, CALLS, history)  # type: ignore[assignment]
         self.again: list[tuple[Any, ...]] = []
 

@@ -28,6 +28,10 @@ class Form(Protocol):
     def lower(self, box: Any, low: Lowering) -> None:
         """Add its steps; afterwards there is a flow for each of its arrows."""
 
+    # And, where it does not need all columns of what it reads:
+    # def reads(box, sources: list[DataFrame], wanted: dict[str, frozenset[str]]) -> list[frozenset[str]]
+    # gives those of each source, where these are wanted of its arrows.
+
 
 _FORMS: dict[str, Any] = {
     m.name: importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering, to_arrow, unchanged
 from borealis.compile.types import POSITION, require_groups, show, type_of, types_in
 from borealis.diagram import sql
@@ -186,6 +187,12 @@ def batch_call(call: sql.CallText, order: str, where: str = "") -> Column:
     return F.expr(f"{call.text} {where}")
 
 
+def reads(box: Aggregate, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    """Of what comes again the same."""
+    texts = dict.fromkeys(argument for call in box.calls for argument in call.arguments)
+    return [names_read(sources[0], texts) | frozenset(box.by) for _ in sources]
+
+
 def lower(box: Aggregate, low: Lowering) -> None:
     source = box.sources[0]
     names = low.schema(source).names
@@ -202,13 +209,14 @@ def lower(box: Aggregate, low: Lowering) -> None:
         for i, one in enumerate(box.sources):
             sources[i] = f"{box.name}~arguments{i or ''}"
             low.map(box, one, sources[i], unchanged(used) | arguments)
+    needed = {*box.by, *columns.values(), *low.telling(source)}
     source = sources[0]
     calls, texts = lowered(box.calls, columns)
     kinds = low.schema(source)
     types = {START: T.TimestampType(), END: T.TimestampType(), TIMED_OUT: T.BooleanType()}
     window = [T.StructField(name, types[name]) for name in box.window_columns]
     schema = T.StructType([*(kinds[name] for name in box.by), *window, *call_types(low.empty(source), texts)])
-    plain = pa.schema([field for field in low.arrow(source) if field.name != KIND])
+    plain = pa.schema([field for field in low.arrow(source) if field.name in needed])
     options: dict[str, Any] = {"schema": schema_text(plain), "by": list(box.by), "calls": calls}
     match box.over:
         case CountWindow(size, slide, timeout):

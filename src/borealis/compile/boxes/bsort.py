@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import POSITION, require_groups, show, type_of
 from borealis.diagram import sql
@@ -72,6 +73,10 @@ def buffered(size: int) -> Callable[[pa.Table], pa.Table]:
         return pa.table(columns, names=[n for n in out.column_names if n != RANK])
 
     return run
+
+
+def reads(box: BSort, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    return [wanted[box.name] | names_read(sources[0], [box.value]) | frozenset(box.by)]
 
 
 def lower(box: BSort, low: Lowering) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, NumericType, StructType, VariantType
 
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering
 from borealis.compile.types import require_boolean, show, type_of, types_in, visible
 from borealis.diagram.boxes.drop import PARTS, Drop
@@ -30,6 +33,12 @@ def check(box: Drop, sources: list[DataFrame]) -> None:
 
 def batch(box: Drop, inputs: list[DataFrame]) -> DataFrame:
     return inputs[0].where(F.expr(left(box, visible(inputs[0]).schema)))
+
+
+def reads(box: Drop, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    texts = [text for text in (box.where, box.utility) if text is not None]
+    by = hashed(box, sources[0].schema) if box.rate is not None else []
+    return [wanted[box.name] | names_read(sources[0], texts) | frozenset(by)]
 
 
 def lower(box: Drop, low: Lowering) -> None:

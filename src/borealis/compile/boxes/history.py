@@ -71,11 +71,11 @@ def _standing(names: list[str]) -> Callable[[pa.Table], pa.Table]:
 def lower(box: History, low: Lowering) -> None:
     source, judged = box.sources[0], f"{box.name}~judged"
     columns = [field for field in low.schema(source).fields if field.name != KIND]
-    names = [field.name for field in columns]
+    every, names = [field.name for field in columns], low.carried(box.name)
     text = T.StringType()
     more = ((kernel_of.SIGN, T.ByteType()), (kernel_of.CHANGE, text), (kernel_of.WHY, text))
     schema = T.StructType([*columns, *(T.StructField(*one) for one in more)])
-    options = {"schema": schema_text(low.arrow(source)), "key": list(box.key), "history": box.history_us}
+    options = {"schema": schema_text(low.arrow(source)), "key": list(box.key), "history": box.history_us, "read": names}
     op, by = "history", [box.key] if box.key else None
     tables = HistoryKernel.tables if box.key else ()
     changes = f"{kernel_of.WHY} IS NULL"
@@ -89,7 +89,7 @@ def lower(box: History, low: Lowering) -> None:
     low.filter(box, judged, f"{box.name}~changes", changes)
     low.map(box, f"{box.name}~changes", box.name, unchanged(names) | {KIND: kernel_of.SIGN})
     low.filter(box, judged, f"{box.name}~aside", f"{why} IS NOT NULL")  # most trains have none, and texts are slow
-    told = unchanged(names) | {box_of.CHANGE: kernel_of.CHANGE, box_of.REASON: why}
+    told = unchanged(every) | {box_of.CHANGE: kernel_of.CHANGE, box_of.REASON: why}
     for side, sign in ((box_of.EXPIRED, "="), (box_of.CONFLICT, "<>")):
         low.filter(box, f"{box.name}~aside", f"{box.name}~{side}", f"{why} {sign} '{kernel_of.EXPIRED}'")
         low.map(box, f"{box.name}~{side}", box.name + side, told)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, StructType
 
+from borealis.compile.expressions import Names, columns_read
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import POSITION, require_boolean, visible
 from borealis.diagram import join_columns, sql
 from borealis.diagram.boxes.join import Join
+from borealis.diagram.join_columns import SIDES
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.step import schema_text
 from borealis.tuples import KIND, TIME
@@ -18,9 +22,7 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def check(box: Join, sources: list[DataFrame]) -> None:
-    left, right = sources
-    pair = left.alias("left").crossJoin(right.alias("right"))
-    require_boolean(box, pair, box.on)
+    require_boolean(box, _pair(sources), box.on)
 
 
 def batch(box: Join, inputs: list[DataFrame]) -> DataFrame:
@@ -32,10 +34,29 @@ def batch(box: Join, inputs: list[DataFrame]) -> DataFrame:
     return left.join(right, F.expr(box.on) & near).select(*columns, *both)
 
 
+def reads(box: Join, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    mine = [set[str](), set[str]()]
+    for side, column, out in box.output_names(*(source.columns for source in sources)):
+        if out in wanted[box.name]:
+            mine[SIDES.index(side)].add(column)
+    for place, column in _asked(_pair(sources), [box.on], len(sources[0].columns)):
+        mine[place].add(column)
+    return [frozenset(one) for one in mine]
+
+
+def _pair(sides: list[DataFrame]) -> DataFrame:
+    return sides[0].alias("left").crossJoin(sides[1].alias("right"))
+
+
+def _asked(pair: DataFrame, texts: Sequence[str], left: int) -> list[tuple[int, str]]:
+    """The columns that conditions read, each with its side; the first so many of a pair are the left side's."""
+    return [(int(place >= left), pair.columns[place]) for place in columns_read(pair, texts)]
+
+
 def lower(box: Join, low: Lowering) -> None:
     sides, keys, residual = list(box.sources), [], [] if box.residual is None else [box.residual]
     frames = [low.empty(s) for s in sides]
-    pair = frames[0].alias("left").crossJoin(frames[1].alias("right"))
+    pair = _pair(frames)
     added: list[dict[str, str]] = [{}, {}]
     for i, texts in enumerate(box.keys):
         kinds = [pair.select(F.expr(t).alias("x")).schema["x"].dataType.simpleString() for t in texts]
@@ -58,8 +79,12 @@ def lower(box: Join, low: Lowering) -> None:
             out = f"{box.name}~{('left', 'right')[side]}"
             low.map(box, sides[side], out, exprs)
             sides[side] = out
-    columns = [("left", c, f"__l_{c}") for c in frames[0].columns]
-    columns += [("right", c, f"__r_{c}") for c in frames[1].columns]
+    carried = low.carried(box.name)
+    outputs = [one for one in box.output_names(*map(low.drawn, box.sources)) if one[2] in carried]
+    needed = {(SIDES.index(side), column) for side, column, _ in outputs}
+    needed.update(_asked(pair, residual, len(frames[0].columns)))
+    columns = [("left", c, f"__l_{c}") for c in frames[0].columns if (0, c) in needed]
+    columns += [("right", c, f"__r_{c}") for c in frames[1].columns if (1, c) in needed]
     schema = StructType()
     for which, column, out in columns:
         schema = schema.add(out, frames[which == "right"].schema[column].dataType)
@@ -82,5 +107,4 @@ def lower(box: Join, low: Lowering) -> None:
         )
         low.filter(box, pairs, f"{box.name}~matches", condition)
         pairs = f"{box.name}~matches"
-    outputs = box.output_names(frames[0].columns, frames[1].columns)
     low.map(box, pairs, box.name, {out: f"`__{which[0]}_{column}`" for which, column, out in outputs})

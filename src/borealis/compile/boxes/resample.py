@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, NumericType, StructType
 
 from borealis.compile.boxes.aggregate import batch_call, call_types, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import POSITION, require_groups, show, type_of, visible
 from borealis.diagram.boxes.resample import Resample
@@ -102,6 +105,11 @@ def _calls(box: Resample) -> list[Column]:
 
 
 # -- the steps
+
+
+def reads(box: Resample, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    """It gives all of the first stream."""
+    return [frozenset(sources[0].columns), names_read(sources[1], values(box).values()) | frozenset(box.by)]
 
 
 def lower(box: Resample, low: Lowering) -> None:

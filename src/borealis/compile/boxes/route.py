@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from borealis.compile.expressions import Names, names_read
 from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import require_boolean
 from borealis.diagram.boxes.route import Route
@@ -26,6 +29,10 @@ def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     if box.otherwise is not None:
         found[f"{box.name}.{box.otherwise}"] = rest
     return found
+
+
+def reads(box: Route, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    return [names_read(sources[0], box.branches.values()).union(*wanted.values())]
 
 
 def lower(box: Route, low: Lowering) -> None:

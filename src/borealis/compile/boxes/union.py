@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame
 
+from borealis.compile.expressions import Names
 from borealis.compile.lowering import Lowering
 from borealis.compile.types import show
 from borealis.diagram.boxes.union import Union
@@ -28,5 +31,10 @@ def batch(box: Union, inputs: list[DataFrame]) -> DataFrame:
     return out
 
 
+def reads(box: Union, sources: list[DataFrame], wanted: Mapping[str, Names]) -> list[Names]:
+    return [wanted[box.name] for _ in sources]
+
+
 def lower(box: Union, low: Lowering) -> None:
-    low.union(box, box.sources, box.name)
+    names = low.carried(box.name)
+    low.union(box, [low.only(box, source, names) for source in box.sources], box.name)
