@@ -276,12 +276,6 @@ def believes_what_is_tentative(patch: pytest.MonkeyPatch) -> None:
     edited(patch, forking.Forking, "take_in", "if section.stable:", "if section.stable or self.fork is None:")
 
 
-@mutant(2, merge="time", delay="0.5 s", kinds=("cut",))
-def never_says_that_recovery_is_done(patch: pytest.MonkeyPatch) -> None:
-    """Readers hear that what they got is void, and not when all of it is corrected."""
-    patch.setattr(forking.Forking, "settle", lambda self: None)
-
-
 # -- replicas
 
 

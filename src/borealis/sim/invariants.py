@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from borealis.sim.history import SHOWN, Row
 from borealis.streams.section import Section
-from borealis.tuples import FIRST_TIME
+from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SAFE = ("protected", "watching")  # states of a protection that is whole
 
@@ -168,12 +168,16 @@ def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
     not, or never, where it was."""
     stable, life, connection, fork, void = 0, 0, 0, "", set[str]()
     reached, owed = FIRST_TIME, None  # how far tentative tuples have come, and had when they were void
+    early = ""  # what is wrong with a recovery that is done, unless the stream ends there
     faults = []
     for one in sections:
         if one.life != life:
             stable, life = one.first, one.life
         if one.connection != connection:
             connection, void = one.connection, set()
+        if early and (one.bound, one.stop) != (LAST_TIME, one.first):
+            faults.append(early)
+        early = ""
         if one.undo:
             if one.first < stable:
                 faults.append(f"tuples from {one.first} on were taken back, and stable up to {stable}")
@@ -182,7 +186,7 @@ def inconsistent(sections: Iterable[Given], *, ended: bool) -> list[str]:
             if owed is None or fork:
                 faults.append(f"recovery is done at {one.first}, and {f'fork {fork} stands' if fork else 'of nothing'}")
             elif one.bound < owed:
-                faults.append(f"recovery is done at {one.first}, {one.bound}: what was void had come to {owed}")
+                early = f"recovery is done at {one.first}, {one.bound}: what was void had come to {owed}"
             owed = None
         elif one.fork:
             reached = one.bound

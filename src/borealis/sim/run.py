@@ -116,9 +116,6 @@ class Run:
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
         self._forgotten: dict[str, int] = {}  # how often an entry point did not know what it had given receipts for
         self._sections: dict[str, list[Given]] = {}  # that the reader of each output got
-        self._recovering: set[str] = (
-            set()
-        )  # outputs on which there was an undo, and no word yet that all is right again
         self.came: list[tuple[str, int, int]] = []  # an output, its tuples by now, and the line of the history
         self._chance = self.kernel.chance("run")
         self._strikes = Strikes(self.cluster, self.kernel.chance("faults"), self.note)
@@ -306,9 +303,7 @@ class Run:
     def _take(self, history: History, section: Section) -> None:
         if section.undo:
             self.note("client", f"{history.output}: what was tentative is void; it goes on at {section.first}")
-            self._recovering.add(history.output)
         if section.done:
-            self._recovering.discard(history.output)
             self.note("client", f"{history.output}: recovery is done at {section.first}")
         if not len(section):
             return
@@ -339,7 +334,6 @@ class Run:
         if status is None:
             return ["the coordinator is not there"]
         found = [f"unit {u.unit} on {u.node} is {u.state}: {u.error}" for u in status.units if u.state not in RUNS]
-        found += [f"recovery of {output} is not done" for output in sorted(self._recovering)]
         if self.plan.approach != "none":
             for unit in status.units:
                 if not _is_safe(unit):

@@ -20,6 +20,7 @@ from borealis.sim.invariants import (
     stuck,
     two_primaries,
 )
+from borealis.tuples import LAST_TIME
 
 BATCHES = {"p": {0: [(1,), (2,)], 1: [(3,)]}, "q": {0: [(3,)]}}
 PROTECTED = InputRecord("left", BATCHES, approach="passive", guarantee="precise", node_died=True)
@@ -106,9 +107,13 @@ def test_what_is_tentative_may_be_taken_back() -> None:
     assert fault == "it has ended, and nobody said that recovery is done"
 
 
+EARLY = [Given(3, 5, "f", bound=50), Given(3, 3, undo=True), Given(3, 4, bound=40), Given(4, 4, done=True, bound=40)]
+
+
 @pytest.mark.parametrize(
     ("then", "words"),
     [
+        ([*EARLY, Given(4, 4, bound=LAST_TIME)], None),
         ([Given(3, 5, "f"), Given(2, 2, undo=True)], "tuples from 2 on were taken back, and stable up to 3"),
         ([Given(3, 5)], None),
         ([Given(2, 5)], "stable tuples 2 to 5 came again"),
@@ -122,12 +127,7 @@ def test_what_is_tentative_may_be_taken_back() -> None:
         ([Given(3, 3, done=True)], "recovery is done at 3, and of nothing"),
         ([Given(3, 5, "f"), Given(3, 3, done=True)], "recovery is done at 3, and fork f stands"),
         (
-            [
-                Given(3, 5, "f", bound=50),
-                Given(3, 3, undo=True),
-                Given(3, 4, bound=40),
-                Given(4, 4, done=True, bound=40),
-            ],
+            [*EARLY, Given(4, 5, bound=60)],
             "recovery is done at 4, 40: what was void had come to 50",
         ),
     ],
