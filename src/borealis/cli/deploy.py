@@ -71,6 +71,9 @@ class DeployFlags:
     keep: Annotated[
         str | None, Option(metavar="SIZE", help="Of each input for the right answers, on disk; with --delay: '2 GB'.")
     ] = None
+    replicas: Annotated[
+        int | None, Option(metavar="N", help="With --ha replicas: how many copies, each on a node of its own; 2.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

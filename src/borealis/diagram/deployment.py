@@ -52,6 +52,7 @@ class Deployment(BaseModel):
     during_stabilization: str | None = Field(default=None, description="process, delay or suspend, until corrected")
     reconcile: str | None = Field(default=None, description="local, or with ha: replicas also partner")
     keep: str | None = Field(default=None, description="of each input for the right answers, as '512 MB'; with delay")
+    replicas: int | None = Field(default=None, description="with ha: replicas: how many copies answer, two or more")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

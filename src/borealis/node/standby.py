@@ -23,7 +23,7 @@ from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Takeover
+from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Protect, Role, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -54,6 +54,24 @@ class Standby:
     def ready(self) -> bool:
         """Whether it knows enough to take over; not while it takes a whole, which may turn out to be of no use."""
         return self.backup.step is not None and not self._loading
+
+    def follow(self, order: Protect) -> None:
+        """Be the backup of this primary from now on; what runs here goes on."""
+        with self._lock:
+            self.backup.follow_on(order.incarnation)
+            self._become(order, "backup")
+            self._since = self._clock.time()
+
+    def succeed(self, order: Protect) -> None:
+        """Get ready to go on as this incarnation, where the primary and the backup are lost."""
+        with self._lock:
+            self.backup.follow_on(order.incarnation - 1)
+            self._become(order, self.guard.role)
+
+    def _become(self, order: Protect, role: Role) -> None:
+        news = {"partner": order.partner, "partner_node": order.partner_node, "standing": order.standing}
+        self.guard = self.guard.model_copy(update={"role": role, "further": order.further, **news})
+        self.unit.order = self.unit.order.model_copy(update={"guard": self.guard})
 
     def claim(self, node: str, process: str) -> Claim:
         """That it wants to go on for its primary, on this node."""
@@ -118,10 +136,15 @@ class Standby:
         return False  # the primary does not
 
     def _goes_on(self, parcel: Parcel) -> bool:
-        """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
-        if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
+        """Whether a whole for a backup that runs already changes nothing."""
+        if self.backup.step is None:
             return False
-        return not self.backup.merges_freely or parcel.want.since <= self._followed
+        if parcel.incarnation == self.backup.incarnation:
+            return not self.backup.merges_freely or parcel.want.since <= self._followed
+        queues = self.unit.queues  # another primary comes to the same, in the same life of its streams
+        return self.backup.self_reliant and all(
+            queues[name].epoch == QueueSnapshot.from_bytes(data).epoch for name, data in parcel.queues.items()
+        )
 
     def _take(self, parcel: Parcel, want: Want) -> None:
         self._acks = parcel.acks
@@ -245,7 +268,7 @@ class Standby:
         return GuardStatus(
             approach=self.guard.approach,
             guarantee=self.guard.guarantee,
-            role="backup",
+            role=self.guard.role,
             incarnation=self.backup.incarnation,
             standing=self.guard.standing,
             partner=self.guard.partner_node,
