@@ -248,8 +248,8 @@ def _change(db: sqlite3.Connection, diagram: str, unit: str, change: Change) -> 
     return True, then
 
 
-def _core(place: UnitAssignment) -> tuple[tuple[str, ...], str | None, int, int]:
-    return place.nodes, place.backup, place.incarnation, place.lives
+def _core(place: UnitAssignment) -> tuple[tuple[str, ...], str | None, int, int, int]:
+    return place.nodes, place.backup, place.incarnation, place.lives, place.given
 
 
 def _hold(disk: Disk, path: Path) -> HeldFile:

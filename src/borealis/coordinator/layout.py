@@ -99,7 +99,7 @@ class UnitAssignment:
             return self
         new = [node for node in self.nodes if node not in self.numbers]
         given = {node: self.given + n for n, node in enumerate(new, 1)}
-        numbers = {node: number for node, number in (self.numbers | given).items() if node in self.nodes}
+        numbers = {node: number for node, number in (dict(self.numbers) | given).items() if node in self.nodes}
         return replace(self, numbers=numbers, given=self.given + len(new))
 
     def taken_over(self, node: str, incarnation: int) -> UnitAssignment:

@@ -39,7 +39,9 @@ def unit_order(
         fallbacks=_streams(layout, feeds(layout, unit, address, backups=True)),
         replicated=[stream_name(layout.name, arrow) for arrow in unit.reads if layout.servers()[arrow].replicated],
         copies={
-            stream_name(layout.name, arrow): [at for node in layout.servers()[arrow].copies if (at := address(node))]
+            stream_name(layout.name, arrow): [
+                there for node in layout.servers()[arrow].copies if (there := address(node))
+            ]
             for arrow in unit.reads
             if layout.servers()[arrow].copies
         },

@@ -160,9 +160,7 @@ def with_backups(
     return found
 
 
-def with_copies(
-    unit: UnitAssignment, nodes: Sequence[Load], given: dict[str, float] | None = None
-) -> UnitAssignment:
+def with_copies(unit: UnitAssignment, nodes: Sequence[Load], given: dict[str, float] | None = None) -> UnitAssignment:
     """The unit with as many further copies as it was promised, as far as there are nodes that have none of it."""
     given = {} if given is None else given
     while len(unit.copies) < unit.further:
@@ -184,7 +182,7 @@ def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: 
         return entry
     able = {load.name for load in loads if load.ready}
     first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
-    near = (first.backup, first.node) if first is not None else ()
+    near: tuple[str | None, ...] = (first.backup, first.node) if first is not None else ()
     if first is not None and first.copies:
         apart = [load for load in loads if load.name not in first.nodes]
         near = (_idlest_other(entry.node, apart, {}), *first.copies)

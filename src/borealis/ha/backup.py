@@ -54,7 +54,7 @@ class Backup:
     def follow_on(self, incarnation: int) -> None:
         """Its primary is another from now on."""
         self.fresh = self.fresh or incarnation > self.incarnation
-        self.incarnation = incarnation
+        self.incarnation = max(incarnation, self.incarnation)
 
     def receive(self, incarnation: int, want: Want) -> Answer:
         """A message: take what is in it, or it is known already, or only the whole helps, or its sender is deposed."""

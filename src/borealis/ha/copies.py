@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from borealis.ha.primary import Active, Effects
+from borealis.ha.primary import Effects, Primary
 from borealis.trains.commit_point import CommitPoint
 
 
@@ -18,8 +18,8 @@ from borealis.trains.commit_point import CommitPoint
 class FurtherCopies:
     """The machine of each further copy, by its node, and what may be acknowledged with regard to all."""
 
-    make: Callable[[CommitPoint], Active]
-    machines: dict[str, Active] = field(default_factory=dict)
+    make: Callable[[CommitPoint], Primary]
+    machines: dict[str, Primary] = field(default_factory=dict)
     _allowed: dict[str, Mapping[str, int]] = field(default_factory=dict)  # by node: of each input, what it has passed
     _wanted: dict[str, int] = field(default_factory=dict)  # what was to be acknowledged, but for the copies
 

@@ -87,8 +87,10 @@ class Routes:
                 self._streams[stream] = replace(known.served_at(address), incarnation=incarnation)
                 self._changed.notify_all()
 
-    def put_others(self, stream: str, fallback: str | None, replicated: bool = False, copies: Iterable[str] = ()) -> None:
-        """The backup of a stream is there, if it has one; if it is replicated, it can be read there and at its copies."""
+    def put_others(
+        self, stream: str, fallback: str | None, replicated: bool = False, copies: Iterable[str] = ()
+    ) -> None:
+        """The backup of a stream is there, if it has one; if replicated, it is read there and at its copies."""
         with self._changed:
             known = self._get(stream)
             self._streams[stream] = replace(known, fallback=fallback, replicated=replicated, copies=tuple(copies))

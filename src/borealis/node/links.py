@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from borealis.errors import BorealisError
 from borealis.ha.copies import FurtherCopies
-from borealis.ha.primary import Active, Want
+from borealis.ha.primary import Primary, Want
 from borealis.wire.messages import Further, GuardAnswer
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class CopyLinks:
                 return
             clock.sleep(SAY_AGAIN_S)
 
-    def _run(self, node: str, address: str, machine: Active) -> None:
+    def _run(self, node: str, address: str, machine: Primary) -> None:
         while not self._stopped.is_set() and self.copies.machines.get(node) is machine:
             try:
                 self._converse(node, address, machine)
@@ -76,7 +76,7 @@ class CopyLinks:
                 log.exception("the copy of %s on %s is not kept up to date", self._owner.unit.title, node)
             self._stopped.wait(min(self._owner.guard.interval_s, self._timings.tick_s))
 
-    def _converse(self, node: str, address: str, machine: Active) -> None:
+    def _converse(self, node: str, address: str, machine: Primary) -> None:
         """Send what is due, and do what follows from the answer."""
         owner, unit = self._owner, self._owner.unit
         with unit.run.between_trains(), self._lock:
@@ -100,7 +100,7 @@ class CopyLinks:
         with self._lock:
             self._answered(node, machine, want, answer)
 
-    def _answered(self, node: str, machine: Active, want: Want, answer: GuardAnswer) -> None:
+    def _answered(self, node: str, machine: Primary, want: Want, answer: GuardAnswer) -> None:
         owner = self._owner
         if self.copies.machines.get(node) is not machine:
             return  # of a copy that was
