@@ -89,6 +89,7 @@ class Copies:
     primaries: dict[str, str] = field(default_factory=dict)  # and in which state
     standbys: dict[str, str] = field(default_factory=dict)  # and in which state of protection
     further: dict[str, str] = field(default_factory=dict)  # the same of copies that are no backup
+    failed: set[str] = field(default_factory=set)  # such copies that stand still
     linked: dict[str, set[str]] = field(default_factory=dict)  # by primary: nodes whose further copies it knows
     deposed: set[str] = field(default_factory=set)
     ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
@@ -98,7 +99,9 @@ class Copies:
         """What a node reports. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if guard is not None and guard.role == "copy":
-            if state != "failed":
+            if state == "failed":
+                self.failed.add(node)
+            else:
                 self.further[node] = guard.state
         elif state == "standby" or (guard is not None and guard.role == "backup"):
             if guard is not None and guard.standing < place.standing:  # of an earlier pair: its claims are refused
@@ -197,7 +200,7 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
     strays = set(copies.deposed)
     if place.backup is not None:
         strays |= copies.standbys.keys() - {place.backup, place.node}
-    strays |= copies.further.keys() - set(place.nodes)
+    strays |= (copies.further.keys() | copies.failed) - set(place.nodes)
     yield from _of(DriftKind.STRAY, layout, place, *strays)
     heirs = [node for node in place.nodes if copies.further.get(node) == "watching"]
     if place.node in copies.primaries:

@@ -85,9 +85,11 @@ class UnitAssignment:
         return self if self.backup is None else replace(self, backup=None, was=self.backup).numbered()
 
     def backed_by(self, node: str) -> UnitAssignment:
-        """With another backup, which may have been a further copy."""
+        """With another backup, which may have been a further copy; if it is new, so is its number."""
         rest = tuple(one for one in self.copies if one != node)
-        return replace(self, backup=node, was=None, standing=self.standing + 1, copies=rest).numbered()
+        left = {one: number for one, number in self.numbers.items() if one != node or one in self.copies}
+        then = replace(self, backup=node, was=None, standing=self.standing + 1, copies=rest, numbers=left)
+        return then.numbered()
 
     def with_copies(self, nodes: Iterable[str]) -> UnitAssignment:
         """With these further copies; what is on a node that has none now is another copy if it comes back."""
@@ -130,7 +132,8 @@ class UnitAssignment:
         """
         may_lose = self.boxes and self.protection is not None and self.protection.guarantee == "gap"
         lives = self.lives if may_lose else self.lives + 1
-        return replace(self.succeeded(node), was=None, lives=lives, copies=(), numbers={}).numbered()
+        bare = replace(self, copies=(), numbers={})
+        return replace(bare.succeeded(node), was=None, lives=lives)
 
 
 def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:

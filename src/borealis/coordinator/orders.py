@@ -59,7 +59,7 @@ def protect_order(layout: Layout, place: UnitAssignment, address: Address, role:
 
 def _further(place: UnitAssignment, address: Address) -> Further:
     nodes = {node: at for node in place.copies if (at := address(node))}
-    return Further(nodes=nodes, numbers=sorted(place.numbers.values()), given=place.given)
+    return Further(nodes=nodes, numbers=dict(place.numbers), given=place.given)
 
 
 def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:

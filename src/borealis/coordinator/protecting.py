@@ -36,11 +36,13 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """
     cluster.ask(place.node, "ping", Ping(), Pong)
     node = _willing(cluster, place)
-    now = place.backed_by(node)
+    runs = node in place.copies and is_copy(cluster, layout, place, node)
+    rest = place if runs else place.with_copies(one for one in place.copies if one != node)
+    now = rest.backed_by(node)
     if not cluster.catalog.put(layout.name, place, now):
         return
     cluster.settle(node)
-    if node in place.copies and is_copy(cluster, layout, place, node):
+    if runs:
         cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
     else:
         clear(cluster, layout, now, node)

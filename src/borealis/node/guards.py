@@ -263,7 +263,7 @@ class Guards:
         """Have upstream keep nothing for copies of a unit that are no more; says whether all of upstream knows."""
         known, who = True, f"{unit.order.diagram}.{unit.order.unit}"
         for feed in unit.feeds.values():
-            order = Reading(stream=feed.stream, unit=who, numbers=further.numbers, given=further.given)
+            order = Reading(stream=feed.stream, unit=who, numbers=list(further.numbers.values()), given=further.given)
             try:
                 self._tell_copies(feed.stream, "reading", order, partial(self._node.served.reading, order))
             except BorealisError as error:

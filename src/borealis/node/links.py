@@ -56,6 +56,15 @@ class CopyLinks:
         if unit.feeds and further.given:
             threads.start(f"readers-{unit.order.unit}", partial(self._say_who_reads, further))
 
+    def number(self, node: str) -> int | None:
+        """That of the copy on a node."""
+        return self._further.numbers.get(node)
+
+    def forget(self, node: str, number: int | None) -> None:
+        """The copy of this number that a node had reads nothing any more; there may be another by now."""
+        if number is not None and self.number(node) == number:
+            self.follow(self._further.without(node))
+
     def waits(self, within_s: float) -> bool:
         """Whether one of them said just now that it waits for the primary to be corrected first."""
         now = self._owner.unit.machine.clock.now()

@@ -165,7 +165,7 @@ class PrimaryGuard:
 
     def _others(self) -> list[str]:
         """Names of an actively protected unit under which upstream may keep tuples: the one before, the one after."""
-        if self.guard.approach not in PARALLEL:
+        if self.guard.approach not in PARALLEL or self.guard.further.given:
             return []
         base, number = f"{self.unit.order.diagram}.{self.unit.order.unit}", self.guard.incarnation
         return [active_reader(base, n) for n in (number - 1, number + 1) if n > 0]
@@ -179,6 +179,7 @@ class PrimaryGuard:
         if address != self.guard.partner or self._stopped:
             return
         (diagram, unit), guard, answer = self.unit.key, self.guard, None
+        copy = self.links.number(guard.partner_node)
         numbers: dict[str, Any] = {"incarnation": guard.incarnation, "standing": guard.standing}
         node, process = self._host.name, self._host.process
         claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, process=process, **numbers)
@@ -202,6 +203,7 @@ class PrimaryGuard:
             node = self.guard.partner_node or self.guard.partner
             self.guard = self.guard.model_copy(update={"partner": "", "partner_node": ""})
         self._remove_backup(f"{node} does not answer")
+        self.links.forget(node, copy)
 
     # -- trains
 

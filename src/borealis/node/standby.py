@@ -198,7 +198,8 @@ class Standby:
             elif self.guard.approach == "amnesia":
                 self._leave_out(resume)
             self.unit.correct_with(None)
-            alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
+            alone: dict[str, Any] = {"role": "primary", "partner": "", "partner_node": ""}
+            alone |= {"incarnation": self.backup.incarnation, "further": self.guard.further.without(primary)}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
                 queue.release(None)

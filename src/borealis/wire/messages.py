@@ -182,8 +182,13 @@ class Further(MessagePart):
     """The copies of a unit beside its primary and its backup, and the numbers under which all its copies read."""
 
     nodes: dict[Name, Address] = {}
-    numbers: list[int] = []  # of all copies that there are
+    numbers: dict[Name, int] = {}  # of all copies that there are, by node
     given: int = 0  # the highest that any copy ever had; 0: they have none, and read under their incarnations
+
+    def without(self, node: str) -> Further:
+        """What is known once a node has no copy any more."""
+        left = {name: number for name, number in self.numbers.items() if name != node}
+        return self.model_copy(update={"numbers": left})
 
 
 Role = Literal["primary", "backup", "copy"]  # a copy reads, computes and answers as a backup does, and never takes over
