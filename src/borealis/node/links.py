@@ -30,7 +30,7 @@ class CopyLinks:
         self._owner, self.copies = owner, copies
         self._lock, self._host, self._timings = lock, host, timings
         self._further = Further()
-        self._stopped = owner.unit.machine.threads.event()
+        self._stopped = host.machine.threads.event()
         self._waited_at: dict[str, float] = {}  # by node: when it last said that it waits to be corrected
         self.failures: dict[str, str] = {}  # by node: why it did not take what was sent last
 

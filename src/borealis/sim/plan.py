@@ -177,6 +177,11 @@ def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[F
     return tuple(sorted(found, key=lambda fault: fault.at))
 
 
+def _two_at_once(rng: Random, at: float, nodes: Sequence[str]) -> Fault:
+    until = round(at + rng.uniform(0.05, rng.choice((1.0, 3.0, 20.0))), 3)
+    return Fault(at, until, "kill", tuple(rng.sample(list(nodes), 2)), _aim(rng))
+
+
 def _aim(rng: Random) -> float:
     """Most kills come while something is under way."""
     return round(rng.choice((0.004, 0.01, 0.04)) * rng.random(), 4) if rng.random() < 0.7 else 0.0
@@ -315,10 +320,9 @@ def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:
     nodes = tuple(f"node{n + 1}" for n in range(count))
     place = tuple((one.name, nodes[-1]) for one in plan.spec.inputs) if rng.random() < APART else ()
     faults = list(plan.faults)
-    if options.kinds and ("kill" in options.kinds or "kill two" in options.kinds) and rng.random() < TWO_AT_ONCE:
+    if "kill" in options.kinds and rng.random() < TWO_AT_ONCE:
         at = round(rng.uniform(QUIET_S, QUIET_S + options.seconds * 0.4), 3)
-        until = round(at + rng.uniform(0.05, rng.choice((1.0, 3.0, 20.0))), 3)
-        faults.append(Fault(at, until, "kill", tuple(rng.sample(nodes[: len(nodes) - bool(place)], 2)), _aim(rng)))
+        faults.append(_two_at_once(rng, at, nodes[: len(nodes) - bool(place)]))
     faults.sort(key=lambda fault: fault.at)
     return replace(plan, replicas=copies, nodes=nodes, place=place, faults=tuple(faults))
 
