@@ -21,7 +21,6 @@ from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
-from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
@@ -292,13 +291,7 @@ def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Protection, "bucket_us", property(lambda self: None))
 
 
-@mutant(0, approach="replicas", replicas=3, kinds=("kill",))
+@mutant(3, approach="replicas", replicas=3, kinds=("kill",))
 def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
     """Where primary and backup died the unit begins from nothing, although a further copy has all of it."""
     edited(patch, drift, "_guarded", '== "watching"]', '== "gone"]')
-
-
-@mutant(0, approach="replicas", replicas=3, kinds=("kill",))
-def starts_a_copy_too_late(patch: pytest.MonkeyPatch) -> None:
-    """Upstream lets go of what a further copy, which does not read yet, is to begin with."""
-    edited(patch, FurtherCopies, "_least", "for allowed in self._allowed.values()", "for allowed in ()")

@@ -23,7 +23,7 @@ from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Protect, Role, Takeover
+from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Protect, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -59,18 +59,17 @@ class Standby:
         """Be the backup of this primary from now on; what runs here goes on."""
         with self._lock:
             self.backup.follow_on(order.incarnation)
-            self._become(order, "backup")
+            self._learn(role="backup", partner=order.partner, partner_node=order.partner_node, **_of_all(order))
             self._since = self._clock.time()
 
     def succeed(self, order: Protect) -> None:
         """Get ready to go on as this incarnation, where the primary and the backup are lost."""
         with self._lock:
             self.backup.follow_on(order.incarnation - 1)
-            self._become(order, self.guard.role)
+            self._learn(**_of_all(order))
 
-    def _become(self, order: Protect, role: Role) -> None:
-        news = {"partner": order.partner, "partner_node": order.partner_node, "standing": order.standing}
-        self.guard = self.guard.model_copy(update={"role": role, "further": order.further, **news})
+    def _learn(self, **news: Any) -> None:
+        self.guard = self.guard.model_copy(update=news)
         self.unit.order = self.unit.order.model_copy(update={"guard": self.guard})
 
     def claim(self, node: str, process: str) -> Claim:
@@ -280,3 +279,8 @@ class Standby:
             bytes=self._bytes,
             discarded=self._discarded,
         )
+
+
+def _of_all(order: Protect) -> dict[str, Any]:
+    """What an order says that does not depend on who is the partner."""
+    return {"standing": order.standing, "further": order.further}
