@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from borealis.coordinator import layout, reconcile
+from borealis.coordinator import drift, layout, reconcile
 from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
@@ -204,7 +204,7 @@ def forgets_readers(patch: pytest.MonkeyPatch) -> None:
 # -- two that think they are the one
 
 
-@mutant(3, guarantee="precise", kinds=("cut",))
+@mutant(3, guarantee="precise", replicas=2, kinds=("cut",))
 def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     """A node behind a cut goes on without the coordinator's word, as if the death of the other were certain."""
     text = "self.certain = certain and now - self.last_answer <= self.pace.misses * self.pace.every_s"
@@ -285,7 +285,13 @@ def goes_over_to_what_is_newest(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Follower, "go_to", "self.look_again()", 'self.begin("newest")\n    self.look_again()')
 
 
-@mutant(9, approach="replicas", kinds=("cut", "kill"))
+@mutant(9, approach="replicas", replicas=2, kinds=("cut", "kill"))
 def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
     """Copies that both answer merge their streams as they arrive, each in its own order."""
     patch.setattr(Protection, "bucket_us", property(lambda self: None))
+
+
+@mutant(3, approach="replicas", replicas=3, kinds=("kill",))
+def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
+    """Where primary and backup died the unit begins from nothing, although a further copy has all of it."""
+    edited(patch, drift, "_guarded", '== "watching"]', '== "gone"]')

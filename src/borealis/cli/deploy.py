@@ -78,6 +78,9 @@ class DeployFlags:
         str | None,
         Option(metavar="wait|drop-oldest", help="Then wait; or, with amnesia, give up the oldest, which is a gap."),
     ] = None
+    replicas: Annotated[
+        int | None, Option(metavar="N", help="With --ha replicas: how many copies, each on a node of its own; 2.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")

@@ -62,6 +62,9 @@ class PlanOptions:
     delay: Annotated[
         str | None, Option(metavar="TIME|none", help="Within which answers come, tentatively; any if left out.")
     ] = None
+    replicas: Annotated[
+        int | None, Option(min=2, metavar="N", help="With replicas: so many copies; two or three if left out.")
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -81,7 +84,7 @@ class PlanOptions:
         _one_of("--merge", self.merge, list(MERGES))
         if self.delay not in (None, NONE):
             parse(self.delay)
-        how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay)
+        how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay, self.replicas)
         return Options(self._diagram(), *how)
 
     def kinds(self) -> tuple[str, ...]:
@@ -115,6 +118,7 @@ class PlanOptions:
             "--guarantee": self.guarantee,
             "--merge": self.merge,
             "--delay": self.delay,
+            "--replicas": self.replicas,
             "--faults": self.faults,
             "--minutes": self.minutes,
             "--seconds": self.seconds,

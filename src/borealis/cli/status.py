@@ -275,12 +275,15 @@ def _boundary(of: views.Measured) -> str:
 
 
 def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
-    """The backup's node, and what is promised."""
+    """The nodes of the backup and of further copies, and what is promised."""
     if protection is None:
         return "-", "-"
     more = ", by time" if protection.bucket_ms else ""
     more += f", within {span(1000 * protection.delay_ms)}" if protection.delay_ms else ""
-    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}{more}"
+    count = f"{protection.copies} " if (protection.copies or 0) > 2 else ""
+    others = [protection.backup or "-"]
+    others += [node for node in list(protection.replicas)[1:] if node != protection.backup]
+    return ", ".join(others), f"{count}{protection.approach}, {protection.guarantee}{more}"
 
 
 def fork_words(fork: Forked) -> str:
@@ -316,6 +319,8 @@ def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> Fittin
         alone, good = view.state == "alone", view.state in GUARDED
         words = f"alone since {moment(view.since)}" if alone else view.state
         words += f": {view.why}" if view.why and not good else ""
+        if len(view.replicas) < (view.copies or 0) and good:
+            words += f", {len(view.replicas)} of {view.copies} copies"
         words += "".join(f", {node}: {copy}" for node, copy in view.replicas.items() if copy != "stable")
         state = Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
         behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"

@@ -148,12 +148,12 @@ class Catalog:
         """The unit has arrived; false if it was taken over meanwhile."""
 
         def arrive(now: UnitAssignment) -> UnitAssignment | None:
-            return replace(now, node=node, moving_to=None) if now.incarnation == incarnation else None
+            return now.arrived(node) if now.incarnation == incarnation else None
 
         return self._change(diagram, unit, arrive)
 
     def put(self, diagram: str, before: UnitAssignment, then: UnitAssignment) -> bool:
-        """Compare and set; false if node, backup or incarnation are not as the caller thinks."""
+        """Compare and set; false if nodes or incarnation are not as the caller thinks."""
         return self._change(diagram, before.unit, lambda now: then if _core(now) == _core(before) else None)
 
     def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, UnitAssignment | None]]:
@@ -248,8 +248,8 @@ def _change(db: sqlite3.Connection, diagram: str, unit: str, change: Change) -> 
     return True, then
 
 
-def _core(place: UnitAssignment) -> tuple[str, str | None, int, int]:
-    return place.node, place.backup, place.incarnation, place.lives
+def _core(place: UnitAssignment) -> tuple[tuple[str, ...], str | None, int, int, int]:
+    return place.nodes, place.backup, place.incarnation, place.lives, place.given
 
 
 def _hold(disk: Disk, path: Path) -> HeldFile:

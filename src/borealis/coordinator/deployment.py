@@ -18,7 +18,7 @@ from borealis.coordinator import placement
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
-from borealis.coordinator.orders import Role, feeds, unit_order
+from borealis.coordinator.orders import feeds, unit_order
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
@@ -27,9 +27,9 @@ from borealis.errors import DiagramError, WireError, brief
 from borealis.ha import behind
 from borealis.kernels.aside import DDL as ERRORS_DDL
 from borealis.threads import side_by_side
-from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
+from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, Role, is_name
 
-ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: a primary finds its partner there
+ROLES: tuple[Role, ...] = ("backup", "copy", "primary")  # in this order: a primary finds its partners there
 
 
 def deploy(cluster: Cluster, wish: Deployment) -> Layout:
@@ -116,8 +116,8 @@ def loads(cluster: Cluster, without: str = "") -> list[placement.Load]:
     units = [unit for layout in cluster.catalog.layouts() if layout.name != without for unit in layout.units]
     wanted: dict[str, float] = dict(Counter(unit.node for unit in units))
     for unit in units:
-        if unit.backup is not None:
-            wanted[unit.backup] = wanted.get(unit.backup, 0) + placement.weight(unit.protection)
+        for node in unit.nodes[1:]:
+            wanted[node] = wanted.get(node, 0) + placement.weight(unit.protection)
     return [
         placement.Load(
             m.name, wanted.get(m.name, 0), m.busy(), max(1, m.status.cores), m.status.spark in ("ready", "starting")
@@ -165,21 +165,29 @@ def _start_places(
 ) -> None:
     """What a node has to start of these. One that refuses has begun nothing; one that falls silent may have."""
     for one in places:
-        if node == (one.node if role == "primary" else one.backup):
+        if node in nodes_of(one, role):
             try:
-                order_place(cluster, layout, one, role)
+                order_place(cluster, layout, one, role, node)
             except WireError:
                 begun.add(node)
                 raise
             begun.add(node)
 
 
-def order_place(cluster: Cluster, layout: Layout, one: UnitAssignment, role: Role = "primary") -> None:
-    """Make a node run a unit, be an entry point, or stand by for one."""
+def nodes_of(one: UnitAssignment, role: Role) -> tuple[str, ...]:
+    """Those that play a part for a unit or an entry point."""
+    if role == "copy":
+        return one.copies
     node = one.node if role == "primary" else one.backup
-    if node is None:
-        return
-    cluster.order(node, "start", unit_order(layout, one, cluster.address, role=role))
+    return () if node is None else (node,)
+
+
+def order_place(
+    cluster: Cluster, layout: Layout, one: UnitAssignment, role: Role = "primary", node: str | None = None
+) -> None:
+    """Make a node run a unit, be an entry point, or stand by for one; all nodes of that role if none is named."""
+    for at in nodes_of(one, role) if node is None else (node,):
+        cluster.order(at, "start", unit_order(layout, one, cluster.address, role=role, node=at))
     if role == "primary":
         cluster.catalog.route(layout.name, one.unit, feeds(layout, one, cluster.address))
 

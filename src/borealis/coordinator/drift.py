@@ -11,6 +11,8 @@ Of protected units and entry points:
    a backup is there that may take over, or a node that is only paused may come back.
 4. A primary without its backup gets one, as soon as there is a node for it. A backup that is only silent is left to
    its primary, which says when it goes on alone: until then it is the one that can take over.
+5. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost.
+   One that is lost is replaced as soon as there is a node for it, and after the pair is whole.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class DriftKind(Enum):
         "{what} was taken over by {node} as incarnation {incarnation}"  # while no coordinator was there to be asked
     )
     NO_BACKUP = "{what} on {node} is without its backup"  # and there is a node that could be
-    LOST = "both copies of {what} are lost"
+    INCOMPLETE = "{what} on {node} is without some of its further copies"  # or does not know them
+    ORPHANED = "primary and backup of {what} are lost, and {node} has a copy"
+    LOST = "all copies of {what} are lost"
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ class Copies:
 
     primaries: dict[str, str] = field(default_factory=dict)  # and in which state
     standbys: dict[str, str] = field(default_factory=dict)  # and in which state of protection
+    further: dict[str, str] = field(default_factory=dict)  # the same of copies that are no backup
+    failed: set[str] = field(default_factory=set)  # such copies that stand still
+    linked: dict[str, set[str]] = field(default_factory=dict)  # by primary: nodes whose further copies it knows
     deposed: set[str] = field(default_factory=set)
     ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
     alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
@@ -91,7 +98,12 @@ class Copies:
     def add(self, place: UnitAssignment, node: str, state: str, guard: GuardStatus | None) -> None:
         """What a node reports. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
-        if state == "standby" or (guard is not None and guard.role == "backup"):
+        if guard is not None and guard.role == "copy":
+            if state == "failed":
+                self.failed.add(node)
+            else:
+                self.further[node] = guard.state
+        elif state == "standby" or (guard is not None and guard.role == "backup"):
             if guard is not None and guard.standing < place.standing:  # of an earlier pair: its claims are refused
                 self.deposed.add(node)
             elif state != "failed" and incarnation <= place.incarnation:
@@ -102,6 +114,8 @@ class Copies:
             self.deposed.add(node)
         else:
             self.primaries[node] = state
+            if guard is not None:
+                self.linked[node] = set(guard.further)
             if guard is not None and guard.state == "alone":
                 self.alone.add(node)
 
@@ -186,12 +200,35 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
     strays = set(copies.deposed)
     if place.backup is not None:
         strays |= copies.standbys.keys() - {place.backup, place.node}
+    strays |= (copies.further.keys() | copies.failed) - set(place.nodes)
     yield from _of(DriftKind.STRAY, layout, place, *strays)
+    heirs = [node for node in place.nodes if copies.further.get(node) == "watching"]
     if place.node in copies.primaries:
         if _lacks_backup(place, copies, known):
             yield from _of(DriftKind.NO_BACKUP, layout, place, place.node)
-    elif _is_lost(place, copies, known):
+        elif place.further and _lacks_copies(place, copies, known):
+            yield from _of(DriftKind.INCOMPLETE, layout, place, place.node)
+    elif heirs and (place.node == heirs[0] or _is_headless(place, copies, known)):
+        yield from _of(DriftKind.ORPHANED, layout, place, heirs[0])
+    elif _is_lost(place, copies, known) and all(node in known.alive or known.gone(node) for node in place.copies):
         yield from _of(DriftKind.LOST, layout, place, place.node if place.node in known.alive else "")
+
+
+def lost_copies(place: UnitAssignment, copies: Copies, known: Known) -> set[str]:
+    """Nodes that shall have a further copy, and will not have one again by themselves."""
+    missing = set(place.copies) - copies.further.keys()
+    return {node for node in missing if node in known.alive or known.gone(node)}
+
+
+def _lacks_copies(place: UnitAssignment, copies: Copies, known: Known) -> bool:
+    if place.moving_to is not None or copies.primaries[place.node] != "running":
+        return False
+    able = {name for name, member in known.alive.items() if member.status.spark == "ready"}
+    free = able - set(place.nodes)
+    lost = lost_copies(place, copies, known)
+    short = len(place.copies) - len(lost) < place.further
+    linked = copies.linked.get(place.node, set())
+    return bool(lost or (short and free)) or linked != set(place.copies)
 
 
 def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
@@ -205,13 +242,18 @@ def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
 
 
 def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:
-    """No node runs it, and none will without an order."""
+    """No node runs it, none will without an order, and it can begin again."""
     home = known.alive.get(place.node)
-    if copies.primaries or (home is None and not known.gone(place.node)):
+    return (home is None or home.status.spark == "ready") and _is_headless(place, copies, known)
+
+
+def _is_headless(place: UnitAssignment, copies: Copies, known: Known) -> bool:
+    """Neither the primary nor the backup will run it without an order."""
+    if copies.primaries or (place.node not in known.alive and not known.gone(place.node)):
         return False
     if place.node in copies.standbys:  # it was granted, and is about to open; or it never had all of it, and cannot
         return copies.standbys[place.node] == "catching up"
-    if (home is not None and home.status.spark != "ready") or place.moving_to is not None:
+    if place.moving_to is not None:
         return False
     if place.backup is None:
         return True

@@ -5,13 +5,13 @@ An entry point is a unit without boxes: it reads nothing, gives an input and its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from borealis.diagram.protection import PARALLEL, Protection
 from borealis.diagram.spec import LATE
-from borealis.ha.primary import active_reader
+from borealis.ha.primary import active_reader, numbered_reader
 from borealis.wire.messages import ENTRY, Claim
 
 State = Literal["deploying", "running", "undeploying"]
@@ -32,7 +32,10 @@ class UnitAssignment:
     was: str | None = None  # the node that was on the other side last
     incarnation: int = 1  # rises with each takeover
     standing: int = 0  # rises with each new backup
-    lives: int = 1  # rises when both copies are lost and it begins from nothing
+    lives: int = 1  # rises when all copies are lost and it begins from nothing
+    copies: tuple[str, ...] = ()  # nodes with further copies, of a unit that has more than two
+    numbers: Mapping[str, int] = field(default_factory=dict)  # of its copies, by node, if it may have more than two
+    given: int = 0  # the highest of these that any copy had
 
     @property
     def protected(self) -> bool:
@@ -43,6 +46,16 @@ class UnitAssignment:
     def replicated(self) -> bool:
         """Whether its backup answers as well."""
         return self.protection is not None and self.protection.ha == "replicas"
+
+    @property
+    def further(self) -> int:
+        """How many copies it was promised beside the primary and the backup."""
+        return 0 if self.protection is None else self.protection.further
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those with a copy of it: the primary first, then the backup."""
+        return (self.node, *(() if self.backup is None else (self.backup,)), *self.copies)
 
     @property
     def input(self) -> str:
@@ -69,17 +82,49 @@ class UnitAssignment:
 
     def alone(self) -> UnitAssignment:
         """Without its backup."""
-        return self if self.backup is None else replace(self, backup=None, was=self.backup)
+        return self if self.backup is None else replace(self, backup=None, was=self.backup).numbered()
 
     def backed_by(self, node: str) -> UnitAssignment:
-        """With another backup."""
-        return replace(self, backup=node, was=None, standing=self.standing + 1)
+        """With another backup, which may have been a further copy; if it is new, so is its number."""
+        rest = tuple(one for one in self.copies if one != node)
+        left = {one: number for one, number in self.numbers.items() if one != node or one in self.copies}
+        then = replace(self, backup=node, was=None, standing=self.standing + 1, copies=rest, numbers=left)
+        return then.numbered()
+
+    def with_copies(self, nodes: Iterable[str]) -> UnitAssignment:
+        """With these further copies; what is on a node that has none now is another copy if it comes back."""
+        return replace(self, copies=tuple(nodes)).numbered()
+
+    def numbered(self) -> UnitAssignment:
+        """With a number for each copy of a unit that may have more than two: its own, or one that no copy ever had."""
+        if not self.further:
+            return self
+        new = [node for node in self.nodes if node not in self.numbers]
+        given = {node: self.given + n for n, node in enumerate(new, 1)}
+        numbers = {node: number for node, number in (dict(self.numbers) | given).items() if node in self.nodes}
+        return replace(self, numbers=numbers, given=self.given + len(new))
 
     def taken_over(self, node: str, incarnation: int) -> UnitAssignment:
-        return replace(self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None)
+        rest = tuple(one for one in self.copies if one != node)
+        then = replace(
+            self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None, copies=rest
+        )
+        return then.numbered()
+
+    def succeeded(self, node: str) -> UnitAssignment:
+        """With a further copy as the primary: both of the pair are lost.
+
+        The backup may have taken over before it died, unseen: its incarnation is left out.
+        """
+        return self.taken_over(node, self.incarnation + 2)
+
+    def arrived(self, node: str) -> UnitAssignment:
+        """On another node, as the copy that it was."""
+        numbers = {node if one == self.node else one: number for one, number in self.numbers.items()}
+        return replace(self, node=node, moving_to=None, numbers=numbers)
 
     def restarted(self, node: str) -> UnitAssignment:
-        """From nothing, on this node: both copies are lost.
+        """From nothing, on this node: all copies are lost.
 
         Readers of a unit that may lose tuples go on behind the gap: ids jump, as in any of its takeovers. All others
         must not take what follows for what they wait for: it is another life of the stream. The backup may have taken
@@ -87,7 +132,8 @@ class UnitAssignment:
         """
         may_lose = self.boxes and self.protection is not None and self.protection.guarantee == "gap"
         lives = self.lives if may_lose else self.lives + 1
-        return replace(self.taken_over(node, self.incarnation + 2), was=None, lives=lives)
+        bare = replace(self, copies=(), numbers={})
+        return replace(bare.succeeded(node), was=None, lives=lives)
 
 
 def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:
@@ -133,7 +179,7 @@ class Layout:
 
     def nodes(self) -> set[str]:
         """Every node that has a part of it, or shall get one."""
-        return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
+        return {node for p in self.parts() for node in (*p.nodes, p.moving_to) if node is not None}
 
 
 def stream_name(diagram: str, arrow: str) -> str:
@@ -142,8 +188,10 @@ def stream_name(diagram: str, arrow: str) -> str:
 
 
 def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
-    """How the queues that a unit reads call it: the primary first, then an active standby, which reads beside it."""
+    """How the queues that a unit reads call it: the primary first, then copies that read beside it."""
     name = f"{diagram}.{unit.unit}"
+    if unit.numbers:
+        return [numbered_reader(name, unit.numbers[node]) for node in unit.nodes]
     if unit.protection is None or unit.protection.approach not in PARALLEL:
         return [name]
     return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

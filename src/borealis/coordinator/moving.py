@@ -58,6 +58,8 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
         if unit.backup == node:
             hint = f"choose another node; or kill the node of the unit, and '{node}' takes over"
             raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)
+        if node in unit.copies:
+            raise TakenError(f"a copy of unit '{unit.unit}' is on '{node}'", hint="choose another node")
         source = cluster.living(unit.node)
         cluster.ask(unit.node, "ping", Ping(), Pong)  # one that has just died is taken for alive for a while
         cluster.settle(node)

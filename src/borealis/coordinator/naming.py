@@ -23,6 +23,7 @@ class Found:
     backup: str | None = None
     incarnation: int = 0  # of the unit that serves it; 0: it is not protected
     replicated: bool = False  # whether its backup serves it as well
+    copies: tuple[str, ...] = ()  # nodes with further copies, which serve it too
 
     @property
     def stream(self) -> str:
@@ -33,7 +34,7 @@ def streams(layout: Layout) -> list[Found]:
     """All streams of a diagram that can be subscribed to."""
     inputs = {entry.input for entry in layout.entries}
     return [
-        Found(layout.name, arrow, at.node, arrow in inputs, at.backup, incarnation, at.replicated)
+        Found(layout.name, arrow, at.node, arrow in inputs, at.backup, incarnation, at.replicated, at.copies)
         for arrow, at in layout.servers().items()
         for incarnation in [at.incarnation if at.protected else 0]
     ]
@@ -84,11 +85,11 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
 def locate(cluster: Cluster, name: str) -> Location:
     """Where a stream is served now; if its node is silent, where it will be when the backup has taken over."""
     found = find(cluster.catalog.layouts(), name)
-    members = (cluster.members.if_alive(node) for node in (found.node, found.backup))
+    members = (cluster.members.if_alive(node) for node in (found.node, found.backup, *found.copies))
     alive = [member.status for member in members if member is not None]
     if not alive:
         where = f"node '{found.node}', which {cluster.members.silence(found.node)}"
         raise UnservedError(f"stream '{found.stream}' is on {where}", hint="wait, or start it")
-    fallback = alive[1].address if len(alive) > 1 else None
-    at, incarnation = alive[0], found.incarnation
-    return Location(found.stream, at.address, found.entry, fallback, at.node, incarnation, found.replicated)
+    at, fallback, copies = alive[0], alive[1].address if len(alive) > 1 else None, alive[2:]
+    more = (at.node, found.incarnation, found.replicated, tuple(copy.address for copy in copies))
+    return Location(found.stream, at.address, found.entry, fallback, *more)

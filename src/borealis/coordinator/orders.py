@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from borealis.coordinator.layout import Layout, UnitAssignment, reader_names, stream_name
 from borealis.errors import ClusterError
-from borealis.wire.messages import Guard, Protect, Reroute, UnitOrder
+from borealis.wire.messages import Further, Guard, Protect, Reroute, Role, UnitOrder
 
 Address = Callable[[str], str | None]  # where a node is, or None if that is not known
-Role = Literal["primary", "backup"]
 
 
 def unit_order(
-    layout: Layout, unit: UnitAssignment, address: Address, take_over: str | None = None, role: Role = "primary"
+    layout: Layout,
+    unit: UnitAssignment,
+    address: Address,
+    take_over: str | None = None,
+    role: Role = "primary",
+    node: str = "",
 ) -> UnitOrder:
-    """Run this unit, or be this entry point, or stand by for it."""
+    """Run this unit, or be this entry point, or stand by for it; of a further copy, also on which node."""
     names = reader_names(layout.name, unit)
+    at = unit.nodes.index(node) if role == "copy" else 0 if role == "primary" else 1
     return UnitOrder(
         diagram=layout.name,
         yaml=layout.yaml,
@@ -33,15 +38,28 @@ def unit_order(
         guard=_guard(unit, address, role),
         fallbacks=_streams(layout, feeds(layout, unit, address, backups=True)),
         replicated=[stream_name(layout.name, arrow) for arrow in unit.reads if layout.servers()[arrow].replicated],
+        copies={
+            stream_name(layout.name, arrow): [
+                there for node in layout.servers()[arrow].copies if (there := address(node))
+            ]
+            for arrow in unit.reads
+            if layout.servers()[arrow].copies
+        },
         epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
-        reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
+        reader=None if len(names) == 1 and not unit.numbers else names[at],
     )
 
 
-def protect_order(layout: Layout, place: UnitAssignment, address: Address) -> Protect:
-    """Know the node that stands by from now on, if there is one."""
-    partner, incarnation = _partner(place.backup, address), place.incarnation
-    return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, standing=place.standing, **partner)
+def protect_order(layout: Layout, place: UnitAssignment, address: Address, role: Role = "primary") -> Protect:
+    """Know the nodes that stand by from now on, as a primary; or the primary, as its new backup."""
+    facts: dict[str, Any] = _partner(place.node if role == "backup" else place.backup, address)
+    facts |= {"incarnation": place.incarnation, "standing": place.standing, "further": _further(place, address)}
+    return Protect(diagram=layout.name, unit=place.unit, role=role, **facts)
+
+
+def _further(place: UnitAssignment, address: Address) -> Further:
+    nodes = {node: at for node in place.copies if (at := address(node))}
+    return Further(nodes=nodes, numbers=dict(place.numbers), given=place.given)
 
 
 def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
@@ -66,6 +84,7 @@ def _guard(place: UnitAssignment, address: Address, role: Role) -> Guard | None:
         return None
     partner = _partner(place.backup if role == "primary" else place.node, address)
     facts: dict[str, Any] = {"incarnation": place.incarnation, "standing": place.standing, **partner}
+    facts["further"] = _further(place, address)
     return Guard(role=role, protection=place.protection, **facts)
 
 

@@ -91,8 +91,9 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
         found[piece.name] = protection
     details = [name for name in demand.protection if name != "ha"] + ["backup"] * bool(demand.backup)
     if details and not any(found.values()):
+        noun = {"replicas": "number of replicas"}.get(details[0], details[0].replace("_", " "))
         raise DiagramError(
-            f"a {details[0].replace('_', ' ')} is asked for, but nothing is protected",
+            f"a {noun} is asked for, but nothing is protected",
             hint="say how: --ha passive (or active, replicas, upstream-backup, amnesia), or protection: in the diagram",
         )
     return with_shares(pieces, found)
@@ -110,7 +111,8 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
     nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
     if {one.ha for one in promised.values()} == {"amnesia"}:
         return nearest
-    return nearest.model_copy(update={"ha": "passive", "guarantee": "precise", "reconcile": "local"})
+    news = {"ha": "passive", "guarantee": "precise", "reconcile": "local", "replicas": None}
+    return nearest.model_copy(update=news)
 
 
 def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
@@ -122,6 +124,12 @@ def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
             raise AbsentError(
                 f"unit '{unit.unit}' shall have a backup ({protection.ha}), and {there} alive",
                 hint="start another node, or take it without for now: --without-backup degrade",
+            )
+        if protection is not None and len(unit.copies) < unit.further and protection.without_backup == "refuse":
+            raise AbsentError(
+                f"unit '{unit.unit}' shall have {protection.replicas} replicas, each on a node of its own, and "
+                f"{len(unit.nodes)} can be had ({alive} nodes are alive)",
+                hint="start more nodes, or take it with fewer for now: --without-backup degrade",
             )
 
 
@@ -146,17 +154,38 @@ def with_backups(
             unit = replace(unit, backup=chosen)
             if chosen is not None:
                 given[chosen] = given.get(chosen, 0) + weight(unit.protection)
+                unit = with_copies(unit, nodes, given)
+            unit = unit.numbered()
         found.append(unit)
     return found
 
 
+def with_copies(unit: UnitAssignment, nodes: Sequence[Load], given: dict[str, float] | None = None) -> UnitAssignment:
+    """The unit with as many further copies as it was promised, as far as there are nodes that have none of it."""
+    given = {} if given is None else given
+    while len(unit.copies) < unit.further:
+        able = [node for node in nodes if node.ready and node.name not in unit.nodes]
+        if not able:
+            break
+        chosen = _idlest(able, given)
+        given[chosen] = given.get(chosen, 0) + weight(unit.protection)
+        unit = unit.with_copies([*unit.copies, chosen])
+    return unit
+
+
 def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: Sequence[Load]) -> UnitAssignment:
-    """The entry point with its backup: by preference where that of its first reader is, or the reader itself."""
+    """The entry point with its backup: by preference where that of its first reader is, or the reader itself.
+
+    Of a reader with more than two copies two may be lost at once: then it is rather where none of these is.
+    """
     if not entry.protected:
         return entry
     able = {load.name for load in loads if load.ready}
     first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
-    near = (first.backup, first.node) if first is not None else ()
+    near: tuple[str | None, ...] = (first.backup, first.node) if first is not None else ()
+    if first is not None and first.copies:
+        apart = [load for load in loads if load.name not in first.nodes]
+        near = (_idlest_other(entry.node, apart, {}), *first.copies)
     chosen = next((node for node in near if node in able and node != entry.node), None)
     return replace(entry, backup=chosen or _idlest_other(entry.node, loads, {}))
 
@@ -168,9 +197,12 @@ def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float
 
 
 def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
-    """Nodes that may stand by for a place that has lost its backup: the one that was, then those with least to do."""
+    """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then the
+    one that was, then those with least to do.
+    """
     others = sorted((n for n in loads if n.name != place.node and n.ready), key=rank)
-    return sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
+    near = sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
+    return sorted(near, key=lambda name: name not in place.copies)
 
 
 def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:

@@ -1,24 +1,26 @@
-"""Giving units and entry points the backups they were promised, and starting from nothing what both copies have lost.
+"""Giving units and entry points the copies they were promised, and starting from nothing what all copies have lost.
 
 1. The catalog says which node stands by. A coordinator that finds no standby there orders it again (see drift).
 2. The standby is ordered; it answers when it is warm.
 3. The primary learns which node stands by, and brings it up to date.
+
+A further copy runs already: it is told that it is the backup now, or the primary, and goes on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
-from borealis.coordinator.drift import copies_of
+from borealis.coordinator.drift import Copies, copies_of
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.orders import protect_order, reroute_order
-from borealis.coordinator.placement import Load, candidates
+from borealis.coordinator.placement import Load, candidates, with_copies
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping, Pong, UnitName, called
@@ -34,14 +36,58 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """
     cluster.ask(place.node, "ping", Ping(), Pong)
     node = _willing(cluster, place)
-    now = place.backed_by(node)
+    runs = node in place.copies and is_copy(cluster, layout, place, node)
+    rest = place if runs else place.with_copies(one for one in place.copies if one != node)
+    now = rest.backed_by(node)
     if not cluster.catalog.put(layout.name, place, now):
         return
     cluster.settle(node)
-    clear(cluster, layout, now, node)
-    order_place(cluster, layout, now, "backup")
+    if runs:
+        cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
+    else:
+        clear(cluster, layout, now, node)
+        order_place(cluster, layout, now, "backup")
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     log.info("%s is protected by %s again", called(layout.name, now.unit), node)
+
+
+def is_copy(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> bool:
+    """Whether a node has a copy of a unit beside its pair, as it says now."""
+    return _copies_now(cluster, layout, place, node).further.get(node) is not None
+
+
+def _copies_now(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> Copies:
+    member = cluster.living(node)
+    now = replace(member, status=cluster.ask(node, "status", Ping(), NodeStatus))
+    return copies_of(layout, place, {node: now})
+
+
+def complete(cluster: Cluster, layout: Layout, place: UnitAssignment, lost: Collection[str]) -> None:
+    """Replace further copies that are lost, give the unit those that it lacks, and its primary all their addresses."""
+    cluster.ask(place.node, "ping", Ping(), Pong)
+    now = with_copies(place.with_copies(node for node in place.copies if node not in lost), _able(cluster))
+    if not cluster.catalog.put(layout.name, place, now):
+        return
+    for node in now.copies:
+        if node not in place.copies or node in lost:
+            cluster.settle(node)
+            clear(cluster, layout, now, node)
+            order_place(cluster, layout, now, "copy", node)
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
+    copies = ", ".join(now.copies) or "no node"
+    log.info("further copies of %s are on %s", called(layout.name, now.unit), copies)
+
+
+def succeed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> None:
+    """Primary and backup are lost: a further copy goes on, with all that they had."""
+    if not is_copy(cluster, layout, place, node):
+        return
+    now = place if place.node == node else place.succeeded(node)  # it may not have heard of it
+    if not cluster.catalog.put(layout.name, place, now):
+        return
+    log.warning("%s goes on at %s: primary and backup are lost", called(layout.name, now.unit), node)
+    cluster.order(node, "protect", protect_order(layout, now, cluster.address))
+    cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
 
 
 def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
@@ -60,19 +106,19 @@ def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAs
 
 
 def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
-    """Both copies are lost: start from nothing, under a new epoch, where it was or where there is least to do."""
+    """All copies are lost: start from nothing, under a new epoch, where it was or where there is least to do."""
     able, what = _able(cluster), called(layout.name, place.unit)
     names = {node.name for node in able}
     durable = any(i.durable for i in Spec.from_yaml(layout.yaml).inputs if i.name == place.input)
     if durable and place.node not in names:
         raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
-    other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
+    other = next((name for name in (*place.nodes, *candidates(place, able)) if name in names), None)
     if other is None:
         raise AbsentError(f"no node is there for {what}", hint="start one")
     now = place.restarted(other)
     if not cluster.catalog.put(layout.name, place, now):
         return
-    log.warning("%s begins from nothing on %s: both copies are lost", what, other)
+    log.warning("%s begins from nothing on %s: all copies are lost", what, other)
     cluster.settle(other)
     clear(cluster, layout, now, other)
     order_place(cluster, layout, now)
@@ -104,17 +150,15 @@ def _reroute_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> N
         return
     for arrow in place.gives:
         order = reroute_order(layout, arrow, cluster.address)
-        for node in sorted({n for r in layout.readers(arrow) for n in (r.node, r.backup) if n is not None}):
+        for node in sorted({node for reader in layout.readers(arrow) for node in reader.nodes}):
             cluster.try_order(node, "reroute", order)
 
 
 def is_stray(cluster: Cluster, layout: Layout | None, place: UnitAssignment | None, node: str) -> bool:
     """Whether a node's copy is where it shall not be, as things stand now: it may have got another since it said so."""
-    member = cluster.members.member(node)
-    if layout is None or place is None or member is None or node not in (place.node, place.backup):
+    if layout is None or place is None or cluster.members.member(node) is None or node not in place.nodes:
         return True
-    now = replace(member, status=cluster.ask(node, "status", Ping(), NodeStatus))
-    return node in copies_of(layout, place, {node: now}).deposed
+    return node in _copies_now(cluster, layout, place, node).deposed
 
 
 def drop(cluster: Cluster, diagram: str, unit: str, node: str) -> None:

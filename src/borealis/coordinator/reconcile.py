@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.drift import Difference, DriftKind, Known, differences
+from borealis.coordinator.drift import Difference, DriftKind, Known, copies_of, differences, lost_copies
 from borealis.coordinator.http_errors import TakenError
 from borealis.errors import BorealisError
 from borealis.threads import side_by_side
@@ -22,6 +22,7 @@ from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
+WARMING = (DriftKind.NO_BACKUP, DriftKind.INCOMPLETE)
 
 
 @dataclass
@@ -98,9 +99,9 @@ class Reconciler:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    if difference.kind is not DriftKind.NO_BACKUP:
+                    if difference.kind not in WARMING:
                         self._mend(difference)
-                lonely = [one for one in found if one.kind is DriftKind.NO_BACKUP]  # each waits for a query to be warm
+                lonely = [one for one in found if one.kind in WARMING]  # each waits for a query to be warm
                 side_by_side(self._cluster.threads, [partial(self._mend, one) for one in lonely])
         except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
@@ -111,7 +112,7 @@ class Reconciler:
     def _mend(self, difference: Difference) -> None:
         seen = self._seen.get(difference)
         try:
-            mend(self._cluster, difference)
+            mend(self._cluster, difference, self._known)
         except BorealisError as error:
             log.warning("%s: %s", difference, error)
             if seen is not None:
@@ -125,7 +126,7 @@ class Reconciler:
         self._seen.pop(difference, None)
 
 
-def mend(cluster: Cluster, difference: Difference) -> None:
+def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -> None:
     """Do what is to be done about one difference. The caller is at work on the diagram."""
     name, node = difference.diagram, difference.node
     layout = cluster.catalog.layout(name)
@@ -148,6 +149,14 @@ def mend(cluster: Cluster, difference: Difference) -> None:
         case DriftKind.NO_BACKUP:
             if place.node == node:
                 protecting.protect(cluster, layout, place)
+        case DriftKind.INCOMPLETE:
+            if place.node == node:
+                seen = known()
+                lost = lost_copies(place, copies_of(layout, place, seen.believed(name)), seen)
+                protecting.complete(cluster, layout, place, lost)
+        case DriftKind.ORPHANED:
+            if node in place.nodes:
+                protecting.succeed(cluster, layout, place, node)
         case DriftKind.LOST:
             protecting.restart(cluster, layout, place)
         case DriftKind.ARRIVED:

@@ -152,6 +152,7 @@ def diagram_view(layout: Layout, units: list[views.UnitView]) -> views.DiagramVi
         "units": {unit.unit: unit.node for unit in layout.units},
         "entries": {entry.input: entry.node for entry in layout.entries},
         "backups": {unit.unit: unit.backup for unit in layout.units if unit.protected},
+        "copies": {unit.unit: list(unit.copies) for unit in layout.units if unit.further},
         "cuts": list(layout.cuts),
     }
     return views.DiagramView(**vars(layout) | facts)
@@ -214,7 +215,6 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
     mine, other = (status.guard if status else None for status in (here, there))
     state, since, why = _state(cluster, layout, place, here, there)
     sides = [guard for guard in (mine, other) if guard is not None]
-    copies = [(place.node, here), (place.backup, there)] if place.replicated else []
     takeovers = mine.takeovers if mine is not None else []
     return views.ProtectionView(
         approach=promised.approach,
@@ -232,10 +232,24 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         messages=sum(guard.messages for guard in sides[:1]),
         bytes=sum(guard.bytes for guard in sides[:1]),
         discarded=sum(guard.discarded for guard in sides),
-        replicas={node: status.condition for node, status in copies if node is not None and status is not None},
+        replicas=_replicas(cluster, layout, place) if place.replicated else {},
+        copies=promised.replicas,
         takeovers=len(takeovers),
         last_takeover=takeovers[-1] if takeovers else None,
     )
+
+
+def _replicas(cluster: Cluster, layout: Layout, place: UnitAssignment) -> dict[str, views.ReplicaCondition]:
+    """How each copy is, by node."""
+    found: dict[str, views.ReplicaCondition] = {}
+    for node in place.nodes:
+        status = _reported(cluster, layout, place, node)
+        if status is not None and status.guard is not None and status.state != "failed":
+            behind = status.guard.role != "primary" and status.guard.state == "catching up"
+            found[node] = "catching up" if behind else status.condition
+        else:
+            found[node] = "failed" if status is not None and status.state == "failed" else "away"
+    return found
 
 
 def _unprotected(cluster: Cluster) -> list[views.Unprotected]:
@@ -268,7 +282,7 @@ def _state(
         return cluster.clock.time() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
 
     if not lives(place.node):
-        return "taking over" if place.backup is not None and lives(place.backup) else "lost", *silent(place.node)
+        return "taking over" if any(map(lives, place.nodes[1:])) else "lost", *silent(place.node)
     if place.backup is None:
         return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
     if not lives(place.backup):

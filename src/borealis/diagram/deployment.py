@@ -54,6 +54,7 @@ class Deployment(BaseModel):
     keep: str | None = Field(default=None, description="of each input for the right answers, as '512 MB'; with delay")
     keep_time: str | None = Field(default=None, description="the same, for so long, as '10 minutes'")
     when_full: str | None = Field(default=None, description="wait, or with amnesia drop-oldest, which is a gap")
+    replicas: int | None = Field(default=None, description="with ha: replicas: how many copies answer, two or more")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 

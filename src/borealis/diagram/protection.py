@@ -52,6 +52,7 @@ OF_A_BOUND = (
     "when_full",
 )
 KEEP_LEAST, KEEP_MOST = 1_000_000, 4_000_000_000  # bytes; upstream keeps no more
+REPLICAS_LEAST = 2
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
 INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
@@ -77,6 +78,7 @@ class ProtectOptions(TypedDict, total=False):
     keep: str | None
     keep_time: str | None
     when_full: WhenFull | None
+    replicas: int | None
 
 
 class Protection(Frozen):
@@ -102,6 +104,7 @@ class Protection(Frozen):
     keep: Size | None = None  # of each input, for the right answers, most of it on disk
     keep_time: Duration | None = None  # and for so long; None: as long as it fits
     when_full: WhenFull = "wait"  # when no more can be kept, all does; or the oldest is given up, and that is a gap
+    replicas: int | None = Field(default=None, description="give a whole number, such as replicas: 3")  # that answer
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -128,6 +131,8 @@ class Protection(Frozen):
             defaults["interval"] = INTERVALS[approach]
         if given.get("delay") is not None or approach == "replicas":
             defaults["merge"] = "time"
+        if approach == "replicas":
+            defaults["replicas"] = REPLICAS_LEAST
         if (defaults | given).get("merge") == "time":
             defaults["bucket"] = BUCKET
         return defaults | given
@@ -142,6 +147,10 @@ class Protection(Frozen):
             raise DiagramError(
                 "'replicas' read by time", hint="leave 'merge' out: copies that answer must give the same"
             )
+        if self.replicas is not None and self.ha != "replicas":
+            raise DiagramError(f"replicas make no sense with '{self.ha}'", hint="say ha: replicas, or leave them out")
+        if self.replicas is not None and self.replicas < REPLICAS_LEAST:
+            raise DiagramError(f"{self.replicas} replicas", hint="two are the least: one that takes the other's place")
         if self.reconcile == "partner" and (self.ha != "replicas" or self.delay is None):
             raise DiagramError("'reconcile: partner' needs a partner", hint="say ha: replicas, and a delay")
         if self.bucket is not None and self.merge != "time":
@@ -182,6 +191,11 @@ class Protection(Frozen):
         if self.ha == "none":
             raise ValueError("nothing protects it")
         return self.ha
+
+    @property
+    def further(self) -> int:
+        """How many copies it has beside the primary and the backup."""
+        return (self.replicas or REPLICAS_LEAST) - REPLICAS_LEAST
 
     @property
     def interval_us(self) -> int:
@@ -273,7 +287,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
     if given.get("ha") == "replicas" and found.merge == "arrival":
         before |= {"merge": None}
     if given.get("ha", found.ha) != "replicas":
-        before |= {"reconcile": None}
+        before |= {"reconcile": None, "replicas": None}
     if given.get("ha", found.ha) != "amnesia":
         before |= {"when_full": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":

@@ -45,24 +45,35 @@ class Backup:
     done: CommitPoint | None = None
     orders: dict[int, tuple[Determinant, ...]] = field(default_factory=dict)
     taken_over: bool = False
+    fresh: bool = False  # it has a new primary, and has heard nothing of that
+
+    @property
+    def self_reliant(self) -> bool:
+        """Whether it comes to the same as any other copy from its streams alone, once it runs."""
+        return self.approach in PARALLEL and not self.merges_freely
+
+    def follow_on(self, incarnation: int) -> None:
+        """Its primary is another from now on."""
+        self.fresh = self.fresh or incarnation > self.incarnation
+        self.incarnation = max(incarnation, self.incarnation)
 
     def receive(self, incarnation: int, want: Want) -> Answer:
         """A message: take what is in it, or it is known already, or only the whole helps, or its sender is deposed."""
         if self.taken_over or incarnation < self.incarnation:
             return "deposed"
         if want.kind == "whole":
-            if incarnation == self.incarnation and (self._is_old(want) or self._has(want)):
+            if incarnation == self.incarnation and not self.fresh and (self._is_old(want) or self._has(want)):
                 return "known"  # it was under way for long, or its answer was
             self.orders.clear()
-        elif self.step is None or incarnation > self.incarnation:
+        elif self.step is None or (incarnation > self.incarnation and not self.self_reliant):
             return "whole"
-        elif self._is_old(want):
+        elif incarnation == self.incarnation and not self.fresh and self._is_old(want):
             return "known"
-        elif want.since > self.step.train:  # what lies between never came; what overlaps does no harm
-            return "whole"
+        elif want.since > self.step.train and not self.self_reliant:
+            return "whole"  # what lies between never came; what overlaps does no harm
         again = self.step is not None and (incarnation, want.step.train) == (self.incarnation, self.step.train)
         self.complete = want.complete or (again and self.complete)
-        self.incarnation = incarnation
+        self.incarnation, self.fresh = incarnation, False
         self._remember(want)
         return "take"
 

@@ -47,6 +47,21 @@ def active_reader(name: str, incarnation: int) -> str:
     return f"{name}.{incarnation}"
 
 
+def numbered_reader(name: str, number: int) -> str:
+    """Under which name a copy of a unit reads that has a number of its own."""
+    return f"{name}.c{number}"
+
+
+def number_of_reader(reader: str, name: str) -> int | None:
+    """The number of the copy of a unit that reads under a name; None if it is none of its copies.
+
+    >>> [number_of_reader(reader, "d.u1") for reader in ("d.u1.c12", "d.u1.2", "d.u2.c1", "client")]
+    [12, None, None, None]
+    """
+    number = reader.removeprefix(f"{name}.c")
+    return int(number) if number != reader and number.isdecimal() else None
+
+
 @dataclass(frozen=True)
 class Want:
     """A message that is due: all there is, what changed since train `since`, or only facts."""
@@ -262,12 +277,22 @@ class Synchronous(Passive):
 class Active(Primary):
     """The backup runs in parallel and reads for itself; it gets what readers have, and the order of merging."""
 
+    asks: bool = field(default=False, kw_only=True)  # first, whether the other runs already: it needs no whole then
+    _asking: bool = False
     holds: ClassVar[bool] = True
     needs_state: ClassVar[bool] = True
 
+    def join(self, *, fresh: bool = False) -> Effects:
+        self._asking = self.asks
+        return super().join(fresh=fresh)
+
+    def rejected(self) -> None:
+        super().rejected()
+        self._asking = False
+
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         """A whole that comes again, since no answer to the first came, finds a backup that runs: orders go along."""
-        kind: MessageKind = "facts" if self._has_whole else "whole"
+        kind: MessageKind = "facts" if self._has_whole or self._asking else "whole"
         since = self._acked if self._has_whole or not self._steps else self._steps[0].train - 1
         return Want(kind, self._number, since, self.last, orders=self._orders(since))
 

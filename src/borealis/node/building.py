@@ -54,7 +54,7 @@ class Builder:
             order.epoch,
             self.node,
         )
-        stands_by = guard is not None and guard.role == "backup"
+        stands_by = guard is not None and guard.role != "primary"
         entry = Entry(
             one,
             spec.paces()[name],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,15 +84,16 @@ class Routes:
                 return
             if address != known.address or incarnation > known.incarnation:
                 incarnation = max(incarnation, known.incarnation)
-                if known.replicated and address == known.fallback:  # both serve it
-                    known = replace(known, fallback=known.address)
-                self._streams[stream] = replace(known, address=address, incarnation=incarnation)
+                self._streams[stream] = replace(known.served_at(address), incarnation=incarnation)
                 self._changed.notify_all()
 
-    def put_fallback(self, stream: str, address: str | None, replicated: bool = False) -> None:
-        """The backup of a stream is there, if it has one; if it is replicated, it can be read there."""
+    def put_others(
+        self, stream: str, fallback: str | None, replicated: bool = False, copies: Iterable[str] = ()
+    ) -> None:
+        """The backup of a stream is there, if it has one; if replicated, it is read there and at its copies."""
         with self._changed:
-            self._streams[stream] = replace(self._get(stream), fallback=address, replicated=replicated)
+            known = self._get(stream)
+            self._streams[stream] = replace(known, fallback=fallback, replicated=replicated, copies=tuple(copies))
 
     def cut(self, stream: str, off: bool) -> None:
         """Be cut off from a stream, or not."""
@@ -123,9 +124,7 @@ class Routes:
 
     def copies(self, stream: str) -> list[str]:
         """Addresses at which a stream is served, as far as is known."""
-        known = self._get(stream)
-        addresses = [known.address, known.fallback] if known.replicated else [known.address]
-        return [address for address in addresses if address]
+        return self._get(stream).serving
 
     def known(self, stream: str) -> Location | None:
         """Where a stream is served, and where its backup stands by, without asking the coordinator."""
@@ -142,8 +141,8 @@ class Routes:
         found = self._ask(stream)
         if found is not None:
             self.put(stream, found.address)
-            if found.fallback is not None or found.replicated:
-                self.put_fallback(stream, found.fallback, found.replicated)
+            if found.others or found.replicated:
+                self.put_others(stream, found.fallback, found.replicated, found.copies)
         known = self.known(stream)
         if known is None:
             raise StreamError(f"no node serves stream {stream} yet")
@@ -226,8 +225,8 @@ class AckSender:
 def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
     """Have a stream retained for a reader from a tuple on, before it reads; raises if that cannot be had now.
 
-    This node does not read the stream yet, so it may not have noticed that it is served elsewhere by now. Of two copies
-    that serve it, the other is told as well; if it is away it will hear of the reader from the first, or from itself.
+    This node does not read the stream yet, so it may not have noticed that it is served elsewhere by now. Where copies
+    serve it, the others are told as well; one that is away will hear of the reader from its primary, or from itself.
     """
 
     def keep(address: str) -> None:
@@ -247,9 +246,9 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
             raise
         known = there
         keep(known.address)
-    if known.replicated and known.fallback:
+    for other in known.others if known.replicated else ():
         with suppress(BorealisError):
-            keep(known.fallback)
+            keep(other)
 
 
 class LocalFeed:

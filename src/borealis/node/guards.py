@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from borealis.errors import BorealisError, ClusterError, StateError
 from borealis.ha.detector import Detector
+from borealis.message import Message
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
@@ -18,7 +19,7 @@ from borealis.node.standby import Standby
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
 from borealis.threads import side_by_side
-from borealis.wire.messages import Claim, Claimed, Done, Forget, Guard, GuardAnswer, Protect, called
+from borealis.wire.messages import Claim, Claimed, Done, Forget, Further, Guard, GuardAnswer, Protect, Reading, called
 
 if TYPE_CHECKING:
     from borealis.node.node import Node
@@ -53,24 +54,50 @@ class Guards:
         self.primaries[unit.key].start()
 
     def start_standby(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
-        self.standbys[unit.key] = Standby(unit, guard, self)
-        self.watch.add(guard.partner, pace_of(guard), self.died)
+        standby = self.standbys[unit.key] = Standby(unit, guard, self)
+        self._watch_primary_of(standby)
+
+    def _watch_primary_of(self, standby: Standby) -> None:
+        """Only a backup does: it alone may take over."""
+        if standby.guard.role == "backup":
+            self.watch.add(standby.guard.partner, pace_of(standby.guard), self.died)
 
     def drop(self, key: UnitKey) -> None:
         primary, standby = self.primaries.pop(key, None), self.standbys.pop(key, None)
         if primary is not None:
             primary.stop()
-        if standby is not None and not any(s.guard.partner == standby.guard.partner for s in self.standbys.values()):
+        if standby is not None and not self._backups_of(standby.guard.partner):
             self.watch.remove(standby.guard.partner, self.died)
 
+    def _backups_of(self, address: str) -> list[Standby]:
+        backups = [one for one in list(self.standbys.values()) if one.guard.role == "backup"]
+        return [one for one in backups if one.guard.partner == address]
+
     def protect(self, order: Protect) -> Done:
-        """Another backup for what runs here, or none."""
-        primary = self.primaries.get((order.diagram, order.unit))
+        """Another backup or further copies for what runs here, or none; or what stands by here gets another part."""
+        key = (order.diagram, order.unit)
+        primary, standby = self.primaries.get(key), self.standbys.get(key)
+        if standby is not None and (order.role == "backup" or standby.guard.role == "copy"):
+            return self._promote(standby, order)
         if primary is None:
-            raise ClusterError(f"{called(order.diagram, order.unit)} is not protected on {self.name}")
+            raise ClusterError(f"{called(*key)} is not protected on {self.name}")
         if order.incarnation < primary.guard.incarnation:
             raise ClusterError(f"{primary.unit.title} is in incarnation {primary.guard.incarnation}", hint="look again")
         primary.protect(order)
+        return Done()
+
+    def _promote(self, standby: Standby, order: Protect) -> Done:
+        """A copy becomes the backup; or it goes on where the primary and the backup are lost."""
+        if order.role == "backup":
+            standby.follow(order)
+            self._watch_primary_of(standby)
+            return Done()
+        with self._lock:
+            if not standby.ready or standby in self._taking:
+                raise ClusterError(f"{standby.unit.title} on {self.name} cannot go on for its primary now")
+            self._taking.add(standby)
+        standby.succeed(order)
+        self._take_over(standby, None)
         return Done()
 
     def close(self) -> None:
@@ -100,7 +127,7 @@ class Guards:
         knew = standby.ready
         answer = standby.receive(parcel, len(data))
         if standby.ready and not knew:  # its primary may have been found dead before it could go on for it
-            self.watch.add(standby.guard.partner, pace_of(standby.guard), self.died)
+            self._watch_primary_of(standby)
         if answer.verdict == "busy":  # it runs in parallel, and has to begin again
             with self._lock:  # once, however often the primary asks meanwhile
                 if standby in self._rebuilding:
@@ -124,7 +151,7 @@ class Guards:
     def died(self, address: str, dead: Detector) -> None:
         """A node is dead: take over what it ran and what is kept here."""
         with self._lock:  # several may have watched it
-            ready = [s for s in list(self.standbys.values()) if s.guard.partner == address and s.ready]
+            ready = [s for s in self._backups_of(address) if s.ready]
             mine = [s for s in ready if s not in self._taking]
             self._taking.update(mine)
         self._claim(mine, dead)
@@ -163,7 +190,7 @@ class Guards:
                 log.warning("the log of %s would not survive: %s", unit.title, error)
                 self.machine.clock.sleep(TIMINGS.claim_s)
 
-    def _take_over(self, standby: Standby, dead: Detector) -> None:
+    def _take_over(self, standby: Standby, dead: Detector | None) -> None:
         try:
             made: list[PrimaryGuard] = []
             takeover = standby.take_over(dead, lambda *how: made.append(self._become(standby.unit, *how)))
@@ -222,17 +249,34 @@ class Guards:
         """
         known, positions = True, unit.run.step().positions() if unit.feeds else {}
         for name, feed in unit.feeds.items():
-            queue, order = self.routes.local(feed.stream), Forget(stream=feed.stream, reader=reader)
+            order = Forget(stream=feed.stream, reader=reader)
             try:
                 keep_from(self.routes, self.peers, feed.stream, feed.reader, positions[name])
-                if queue is not None:
-                    queue.forget(reader)
-                copies = self.routes.copies(feed.stream)  # the one names its readers to the other
-                for address in copies if queue is None or len(copies) > 1 else ():
-                    if queue is None or address != self.routes.here():
-                        self.peers.at(address).act("unread", order, Done, within=TIMINGS.forget_s)
+                self._tell_copies(feed.stream, "unread", order, partial(self._node.served.unread, order))
             except BorealisError as error:
                 log.info("stream %s still keeps tuples for %s: %s", feed.stream, reader, error)
                 self._look_up(feed.stream)
                 known = False
         return known
+
+    def say_who_reads(self, unit: RunningUnit | RunningEntry, further: Further) -> bool:
+        """Have upstream keep nothing for copies of a unit that are no more; says whether all of upstream knows."""
+        known, who = True, f"{unit.order.diagram}.{unit.order.unit}"
+        for feed in unit.feeds.values():
+            order = Reading(stream=feed.stream, unit=who, numbers=list(further.numbers.values()), given=further.given)
+            try:
+                self._tell_copies(feed.stream, "reading", order, partial(self._node.served.reading, order))
+            except BorealisError as error:
+                log.info("stream %s may still keep tuples for copies of %s: %s", feed.stream, unit.title, error)
+                self._look_up(feed.stream)
+                known = False
+        return known
+
+    def _tell_copies(self, stream: str, action: str, order: Message, here: Callable[[], object]) -> None:
+        """Have each copy of a stream do something about its readers: the one names them to the other."""
+        queue, copies = self.routes.local(stream), self.routes.copies(stream)
+        if queue is not None:
+            here()
+        for address in copies if queue is None or len(copies) > 1 else ():
+            if queue is None or address != self.routes.here():
+                self.peers.at(address).act(action, order, Done, within=TIMINGS.forget_s)

@@ -49,6 +49,7 @@ from borealis.wire.messages import (
     Ping,
     Pong,
     Protect,
+    Reading,
     Reroute,
     SchemaIs,
     SchemaOf,
@@ -240,12 +241,12 @@ class Node:
         for stream, address in order.feeds.items():
             self.routes.put(stream, address)
         for stream, address in order.fallbacks.items():
-            self.routes.put_fallback(stream, address, stream in order.replicated)
+            self.routes.put_others(stream, address, stream in order.replicated, order.copies.get(stream, ()))
         self._begin(self._builder.unit(order) if order.boxes else self._builder.entry(order))
 
     def _begin(self, unit: RunningUnit | RunningEntry) -> None:
         order, guard = unit.order, unit.order.guard
-        if guard is not None and guard.role == "backup":
+        if guard is not None and guard.role != "primary":
             self._stand_by(unit, guard)
             return
         if guard is not None:
@@ -461,6 +462,7 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "stream": (SchemaOf, Node.stream),
     "forget": (Forget, lambda node, order: node.served.forget(order)),
     "unread": (Forget, lambda node, order: node.served.unread(order)),
+    "reading": (Reading, lambda node, order: node.served.reading(order)),
     "keep": (Ack, lambda node, order: node.served.keep(order)),
     "protect": (Protect, lambda node, order: node.guards.protect(order)),
     "check": (CheckOrder, Node.check),

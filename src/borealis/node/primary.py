@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from borealis.diagram.protection import PARALLEL
 from borealis.errors import BorealisError, FullError
+from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
+from borealis.node.links import CopyLinks
 from borealis.node.parcel import Parcel
 from borealis.state.log import Key
 from borealis.streams.section import Place
@@ -95,6 +97,7 @@ class PrimaryGuard:
         with unit.run.between_trains():  # from here on it sees every train
             self.policy = unit.policy(guard, unit.run.step())
             self.policy.until = until or {}
+            self.links = CopyLinks(self, FurtherCopies(partial(unit.policy, guard)), self._lock, host, self._timings)
             unit.attach(self._committed, self._converse)
 
     # -- coming and going
@@ -104,11 +107,13 @@ class PrimaryGuard:
         if self.guard.partner:
             self._join()
             self._converse()
+        self.links.follow(self.guard.further)
         self._threads.start(f"guard-{self.unit.order.unit}", self._run)
 
     def stop(self) -> None:
         self._stopped = True
         self._wake.set()
+        self.links.stop()
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
 
@@ -118,7 +123,8 @@ class PrimaryGuard:
             return [step.to_json() for step in self.policy.retained()] if isinstance(self.policy, Upstream) else []
 
     def protect(self, order: Protect) -> None:
-        """There is another backup, or none (an empty address)."""
+        """There is another backup, or none (an empty address), or there are other further copies."""
+        self.links.follow(order.further)
         address, news = order.partner, {"partner_node": order.partner_node, "standing": order.standing}
         with self._lock:
             same = address == self.guard.partner and order.standing == self.guard.standing
@@ -156,7 +162,7 @@ class PrimaryGuard:
 
     def _others(self) -> list[str]:
         """Names of an actively protected unit under which upstream may keep tuples: the one before, the one after."""
-        if self.guard.approach not in PARALLEL:
+        if self.guard.approach not in PARALLEL or self.guard.further.given:
             return []
         base, number = f"{self.unit.order.diagram}.{self.unit.order.unit}", self.guard.incarnation
         return [active_reader(base, n) for n in (number - 1, number + 1) if n > 0]
@@ -170,6 +176,7 @@ class PrimaryGuard:
         if address != self.guard.partner or self._stopped:
             return
         (diagram, unit), guard, answer = self.unit.key, self.guard, None
+        copy = self.links.number(guard.partner_node)
         numbers: dict[str, Any] = {"incarnation": guard.incarnation, "standing": guard.standing}
         node, process = self._host.name, self._host.process
         claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, process=process, **numbers)
@@ -193,6 +200,7 @@ class PrimaryGuard:
             node = self.guard.partner_node or self.guard.partner
             self.guard = self.guard.model_copy(update={"partner": "", "partner_node": ""})
         self._remove_backup(f"{node} does not answer")
+        self.links.forget(node, copy)
 
     # -- trains
 
@@ -217,14 +225,15 @@ class PrimaryGuard:
                     self.policy.rejected()
                     self._deltas.clear()
                     self._deltas_bytes = 0
+            self.links.copies.committed(step)
             self._do(self.policy.committed(step))
             if self.policy.urgent:
                 self._wake.set()
         self._note_new_output()
 
     def _do(self, effects: Effects) -> None:
-        for name, position in effects.ack.items():
-            self.unit.feeds[name].acknowledge(position)
+        if effects.ack:
+            self.acknowledge(self.links.copies.least(effects.ack).ack)
         if effects.open:
             for queue in self.unit.queues.values():
                 if queue.held:
@@ -234,6 +243,11 @@ class PrimaryGuard:
                 queue.hold((queue.next_id, queue.boundary))
         for name, place in (effects.release or {}).items():
             self.unit.queues[name].release(place)
+
+    def acknowledge(self, upto: Mapping[str, int]) -> None:
+        """Inputs need not be kept up to there."""
+        for name, position in upto.items():
+            self.unit.feeds[name].acknowledge(position)
 
     def _note_new_output(self) -> None:
         """After a takeover: when readers first get what they had not had."""
@@ -267,14 +281,15 @@ class PrimaryGuard:
             if alone:
                 self._do(self.policy.tick(now, received))
             want = self.policy.want(now, received)
-            compose = self._composing(want) if want is not None else None
+            compose = self.composing(want) if want is not None else None
         if alone:
             self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
         if want is None or compose is None:
             return
-        size = sum(queue.status().held_bytes for queue in self.unit.queues.values()) if want.kind == "whole" else 0
-        if size > WHOLE_BYTES_MOST:
-            self._remove_backup(f"{size:,} bytes are kept for readers: more than a backup can be sent")
+        try:
+            self.check_size(want)
+        except FullError as error:
+            self._remove_backup(error.message)
             return
         try:
             parcel = compose()
@@ -297,6 +312,12 @@ class PrimaryGuard:
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now)
+
+    def check_size(self, want: Want) -> None:
+        """A FullError if a whole is too large to be sent."""
+        size = sum(queue.status().held_bytes for queue in self.unit.queues.values()) if want.kind == "whole" else 0
+        if size > WHOLE_BYTES_MOST:
+            raise FullError(f"{size:,} bytes are kept for readers: more than a backup can be sent")
 
     def _answered(self, want: Want, answer: GuardAnswer, sent: float) -> None:
         if answer.verdict == "deposed":
@@ -334,7 +355,7 @@ class PrimaryGuard:
         if not want.complete or (self.policy.holding and self.policy.last.train > want.step.train):
             self._wake.set()
 
-    def _composing(self, want: Want) -> Callable[[], Parcel]:
+    def composing(self, want: Want) -> Callable[[], Parcel]:
         """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later."""
         unit, queues = self.unit, self.unit.queues
         acks = {name: queue.acks() for name, queue in queues.items()}
@@ -356,8 +377,8 @@ class PrimaryGuard:
         return None
 
     def waits(self) -> bool:
-        """Whether its backup does."""
-        return self._clock.now() - self._waited_at < HEARD_S
+        """Whether its backup does, or a further copy."""
+        return self._clock.now() - self._waited_at < HEARD_S or self.links.waits(HEARD_S)
 
     # -- how it stands
 
@@ -374,6 +395,7 @@ class PrimaryGuard:
                 incarnation=guard.incarnation,
                 standing=guard.standing,
                 partner=guard.partner_node,
+                further=sorted(self.links.copies.machines),
                 state="protected" if protected else "catching up" if policy.joined else "alone",
                 since=self._since,
                 why="" if protected else self._why,

@@ -70,9 +70,10 @@ class Running:
     def is_ordered_by(self, order: UnitOrder) -> bool:
         """Whether an order asks for what is here already: not if it is the copy of an earlier pair."""
         mine, asked = self.order.guard, order.guard
-        stands_by = asked is not None and asked.role == "backup"
+        stands_by = asked is not None and asked.role != "primary"
         earlier = mine is not None and asked is not None and mine.standing < asked.standing
-        return self.order.yaml == order.yaml and self.standby == stands_by and not earlier
+        same = (self.order.yaml, self.order.epoch) == (order.yaml, order.epoch)
+        return same and self.standby == stands_by and not earlier
 
     @property
     def protection(self) -> Protection | None:
@@ -178,9 +179,10 @@ class RunningUnit(Running):
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
         common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
-        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active, "replicas": Active}
-        if guard.approach in kinds:
-            return kinds[guard.approach](*common)
+        if guard.approach in PARALLEL:
+            return Active(*common, asks=guard.further.given > 0)
+        if guard.approach == "passive":
+            return Passive(*common)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))

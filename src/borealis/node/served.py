@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from borealis.errors import StreamError, did_you_mean
+from borealis.ha.primary import number_of_reader
 from borealis.streams.queue import OutputQueue
-from borealis.wire.messages import Ack, Done, Forget
+from borealis.wire.messages import Ack, Done, Forget, Reading
 
 
 class Served:
@@ -51,6 +52,15 @@ class Served:
     def keep(self, order: Ack) -> Done:
         """Keep a stream for a reader from a tuple on; it will come."""
         self.queue(order.stream).register(order.reader, order.upto)
+        return Done()
+
+    def reading(self, order: Reading) -> Done:
+        """Keep nothing for copies of a unit that are no more."""
+        queue = self.queue(order.stream)
+        for reader in queue.acks():
+            number = number_of_reader(reader, order.unit)
+            if number is not None and number <= order.given and number not in order.numbers:
+                queue.forget(reader)
         return Done()
 
     def unread(self, order: Forget) -> Done:

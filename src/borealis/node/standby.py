@@ -23,7 +23,7 @@ from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Takeover
+from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Protect, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -54,6 +54,23 @@ class Standby:
     def ready(self) -> bool:
         """Whether it knows enough to take over; not while it takes a whole, which may turn out to be of no use."""
         return self.backup.can_take_over and not self._loading
+
+    def follow(self, order: Protect) -> None:
+        """Be the backup of this primary from now on; what runs here goes on."""
+        with self._lock:
+            self.backup.follow_on(order.incarnation)
+            self._learn(role="backup", partner=order.partner, partner_node=order.partner_node, **_of_all(order))
+            self._since = self._clock.time()
+
+    def succeed(self, order: Protect) -> None:
+        """Get ready to go on as this incarnation, where the primary and the backup are lost."""
+        with self._lock:
+            self.backup.follow_on(order.incarnation - 1)
+            self._learn(**_of_all(order))
+
+    def _learn(self, **news: Any) -> None:
+        self.guard = self.guard.model_copy(update=news)
+        self.unit.order = self.unit.order.model_copy(update={"guard": self.guard})
 
     def claim(self, node: str, process: str) -> Claim:
         """That it wants to go on for its primary, on this node."""
@@ -118,10 +135,15 @@ class Standby:
         return False  # the primary does not
 
     def _goes_on(self, parcel: Parcel) -> bool:
-        """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
-        if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
+        """Whether a whole for a backup that runs already changes nothing."""
+        if self.backup.step is None:
             return False
-        return not self.backup.merges_freely or parcel.want.since <= self._followed
+        if parcel.incarnation == self.backup.incarnation:
+            return not self.backup.merges_freely or parcel.want.since <= self._followed
+        queues = self.unit.queues  # another primary comes to the same, in the same life of its streams
+        return self.backup.self_reliant and all(
+            queues[name].epoch == QueueSnapshot.from_bytes(data).epoch for name, data in parcel.queues.items()
+        )
 
     def _take(self, parcel: Parcel, want: Want) -> None:
         self._acks = parcel.acks
@@ -175,7 +197,8 @@ class Standby:
             elif self.guard.approach == "amnesia":
                 self._leave_out(resume)
             self.unit.correct_with(None)
-            alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
+            alone: dict[str, Any] = {"role": "primary", "partner": "", "partner_node": ""}
+            alone |= {"incarnation": self.backup.incarnation, "further": self.guard.further.without(primary)}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
                 queue.release(None)
@@ -245,7 +268,7 @@ class Standby:
         return GuardStatus(
             approach=self.guard.approach,
             guarantee=self.guard.guarantee,
-            role="backup",
+            role=self.guard.role,
             incarnation=self.backup.incarnation,
             standing=self.guard.standing,
             partner=self.guard.partner_node,
@@ -256,3 +279,8 @@ class Standby:
             bytes=self._bytes,
             discarded=self._discarded,
         )
+
+
+def _of_all(order: Protect) -> dict[str, Any]:
+    """What an order says that does not depend on who is the partner."""
+    return {"standing": order.standing, "further": order.further}

@@ -22,6 +22,7 @@ SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a ba
 QUIET_S = 1.0  # before the first fault, everything runs
 DELAYS = ("0.5 s", "1 s", "2 s")  # within which there is an answer
 SILENT_S = (0.3, 4.0)  # for how long an input may be
+SPARE, APART, TWO_AT_ONCE = 0.7, 0.5, 0.7  # of runs with more than two copies: see `_multiplied`
 BUCKETS = ("100 ms", "100 ms", "10 ms", "250 ms")  # a batch is some 80 ms
 
 
@@ -99,6 +100,7 @@ class Options:
     nodes: int = 3
     merge: str | None = None
     delay: str | None = None  # a time, or `none`
+    replicas: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Plan:
     bucket: str | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay: tuple[str, ...] | None = None  # an answer comes in time: within what, what is done meanwhile, and where
     when_full: str | None = None  # with a delay: what is done with what is kept for longer than that; None: it is kept
+    replicas: int | None = None  # copies that answer; None: the usual two, or none does
+    place: tuple[tuple[str, str], ...] = ()  # inputs that are put on a node
 
     @property
     def protection(self) -> Protection:
@@ -127,7 +131,8 @@ class Plan:
         delay: Any = dict(zip(words, self.delay or (), strict=False))
         if self.when_full is not None:
             delay |= {"keep_time": delay["delay"], "when_full": self.when_full}
-        return Protection(ha=self.approach, guarantee=self.guarantee, merge=merge, bucket=self.bucket, **delay)
+        how: Any = {"merge": merge, "bucket": self.bucket, "replicas": self.replicas} | delay
+        return Protection(ha=self.approach, guarantee=self.guarantee, **how)
 
     @property
     def spec(self) -> Spec:
@@ -150,6 +155,7 @@ class Plan:
     def __str__(self) -> str:
         how = (
             f"{self.approach}, {self.guarantee}"
+            + (f", {self.replicas} copies" if self.replicas else "")
             + (f", by time ({self.bucket})" if self.bucket else "")
             + (f", within {' '.join(self.delay)}" if self.delay else "")
             + (f", {self.when_full} when that is over" if self.when_full else "")
@@ -173,6 +179,11 @@ def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[F
         at = rng.uniform(QUIET_S, last)
         found += _fault(rng, what, round(at, 3), nodes)
     return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+def _two_at_once(rng: Random, at: float, nodes: Sequence[str]) -> Fault:
+    until = round(at + rng.uniform(0.05, rng.choice((1.0, 3.0, 20.0))), 3)
+    return Fault(at, until, "kill", tuple(rng.sample(list(nodes), 2)), _aim(rng))
 
 
 def _aim(rng: Random) -> float:
@@ -261,7 +272,8 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         approach, merge = "replicas", "time"
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
-    return _bounded(Random(f"delay {seed}"), plan, options)
+    plan = _bounded(Random(f"delay {seed}"), plan, options)
+    return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
 
 
 def _replicable(names: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
@@ -303,6 +315,23 @@ def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
         name = rng.choice([one.name for one in plan.spec.inputs])
         silences.append(Fault(at, round(at + rng.uniform(*SILENT_S), 3), "silence", (name,)))
     return replace(bounded, faults=tuple(sorted([*plan.faults, *silences], key=lambda fault: fault.at)))
+
+
+def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:
+    """The plan with more than two copies, of which two may die at once; and mostly a node for each and one more."""
+    copies = options.replicas or rng.choice((2, 3))
+    if copies == 2:
+        return plan
+    most = max(copies, options.nodes)
+    count = most + (rng.random() < SPARE) if options.nodes == len(plan.nodes) else most
+    nodes = tuple(f"node{n + 1}" for n in range(count))
+    place = tuple((one.name, nodes[-1]) for one in plan.spec.inputs) if rng.random() < APART else ()
+    faults = list(plan.faults)
+    if "kill" in options.kinds and rng.random() < TWO_AT_ONCE:
+        at = round(rng.uniform(QUIET_S, QUIET_S + options.seconds * 0.4), 3)
+        faults.append(_two_at_once(rng, at, nodes[: len(nodes) - bool(place)]))
+    faults.sort(key=lambda fault: fault.at)
+    return replace(plan, replicas=copies, nodes=nodes, place=place, faults=tuple(faults))
 
 
 def _bucket(rng: Random, spec: Spec, cuts: Sequence[str], merge: str | None, **how: str) -> str | None:

@@ -53,6 +53,7 @@ LOOK_S = 0.2  # between two looks
 RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
+MISSING = ("catching up", "away", "failed")  # how a copy is that does not answer
 RUNS = ("running", "waiting", "tentative")  # rows have to come in any case
 DAMAGED = "is damaged"  # words of a log that has no other copy
 SPOILING = ("wipe", "flipped bit")  # a log may be gone, or unreadable
@@ -231,7 +232,7 @@ class Run:
 
     def _deploy(self) -> None:
         plan = self.plan
-        how: Any = {"cut": list(plan.cuts)} | plan.protection.plain()
+        how: Any = {"cut": list(plan.cuts), "place": dict(plan.place)} | plan.protection.plain()
         wish = Deployment.of(self.subject.yaml, how)
         task = self.cluster.coordinator.do(lambda coordinator: coordinator.deploy(wish))
         task.result(READY_S)
@@ -433,12 +434,16 @@ class Run:
 
 def _is_safe(view: Any) -> bool:
     kept = view.protection
-    return kept is not None and kept.state in SAFE and kept.stale_ms < STALE_MS
+    if kept is None or kept.state not in SAFE or kept.stale_ms >= STALE_MS:
+        return False
+    return kept.copies is None or [how not in MISSING for how in kept.replicas.values()].count(True) >= kept.copies
 
 
 def _protection(view: Any) -> str:
     kept = view.protection
-    return "unprotected" if kept is None else f"{kept.state} ({kept.why or f'{kept.stale_ms:.0f} ms ago'})"
+    if kept is None:
+        return "unprotected"
+    return f"{kept.state} ({kept.why or f'{kept.stale_ms:.0f} ms ago'}) {kept.replicas or ''}".strip()
 
 
 class _Noted(logging.Handler):

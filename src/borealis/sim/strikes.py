@@ -189,13 +189,20 @@ class Strikes:
                 incarnation = guard.guard.incarnation if guard is not None else 1
                 if incarnation >= best.get(key, 0):
                     best[key] = incarnation
-                    found[key] = {name, *self._backup(guard)}
+                    found[key] = {name, *self._standing_by(guard)}
         return found
 
-    def _backup(self, guard: PrimaryGuard | None) -> set[str]:
-        if guard is None or not (guard.policy.joined and guard.policy.known):
+    def _standing_by(self, guard: PrimaryGuard | None) -> set[str]:
+        """Nodes that have all that a primary has: its backup, and further copies."""
+        if guard is None:
             return set()
-        host = self.cluster.nodes.get(guard.guard.partner_node)
+        names = {name for name, machine in guard.links.copies.machines.items() if machine.known}
+        if guard.policy.joined and guard.policy.known:
+            names.add(guard.guard.partner_node)
+        return {name for name in names if self._is_ready(name, guard.unit.key)}
+
+    def _is_ready(self, name: str, key: UnitKey) -> bool:
+        host = self.cluster.nodes.get(name)
         node = host.node if host is not None and host.alive else None
-        standby = node.guards.standbys.get(guard.unit.key) if node is not None else None
-        return {guard.guard.partner_node} if standby is not None and standby.ready else set()
+        standby = node.guards.standbys.get(key) if node is not None else None
+        return standby is not None and standby.ready

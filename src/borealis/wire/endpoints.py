@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from borealis.clock import WALL, Clock
@@ -34,7 +34,27 @@ class Location:
     node: str = ""
     incarnation: int = 0  # of the unit that serves it; 0: it is not protected
     replicated: bool = False  # whether the backup serves it as well
+    copies: tuple[str, ...] = ()  # the addresses of further copies that do, where there are more than two
     v: int = PROTOCOL
+
+    @property
+    def others(self) -> list[str]:
+        """Where it may be found as well, the backup first."""
+        return [self.fallback, *self.copies] if self.fallback else [*self.copies]
+
+    @property
+    def serving(self) -> list[str]:
+        """All addresses at which it can be read."""
+        return [one for one in (self.address, *(self.others if self.replicated else ())) if one]
+
+    def served_at(self, address: str) -> Location:
+        """The same, with another address in the first place; if that was one of the others, they change places."""
+        known = self
+        if self.replicated and address == self.fallback:
+            known = replace(self, fallback=self.address)
+        elif self.replicated and address in self.copies:
+            known = replace(self, copies=tuple(self.address if one == address else one for one in self.copies))
+        return replace(known, address=address)
 
 
 class Locator(Protocol):
@@ -105,7 +125,7 @@ class Endpoints:
         if not self._ahead and not self._asked:
             self._asked = True
             self._known = self._ask()
-            self._plan(self._known.address, self._known.fallback)
+            self._plan(self._known.address, *self._known.others)
         if not self._ahead:
             return None
         self._at = self._ahead.popleft()
@@ -128,7 +148,7 @@ class Endpoints:
         recalled = self._recall()
         known = self._known = recalled or self._known
         moved_to = error.moved_to if isinstance(error, MovedError) else None
-        others = (known.fallback, known.address) if known is not None and known.fallback else ()
+        others = (*known.others, known.address) if known is not None and known.others else ()
         self._plan(moved_to, *others, recalled.address if recalled is not None else None)
 
     def pause(self, backoff: Backoff) -> float:

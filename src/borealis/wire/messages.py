@@ -179,15 +179,32 @@ class Problem(Message):
     moved_to: str = ""  # for a stream that is served elsewhere now
 
 
+class Further(MessagePart):
+    """The copies of a unit beside its primary and its backup, and the numbers under which all its copies read."""
+
+    nodes: dict[Name, Address] = {}
+    numbers: dict[Name, int] = {}  # of all copies that there are, by node
+    given: int = 0  # the highest that any copy ever had; 0: they have none, and read under their incarnations
+
+    def without(self, node: str) -> Further:
+        """What is known once a node has no copy any more."""
+        left = {name: number for name, number in self.numbers.items() if name != node}
+        return self.model_copy(update={"numbers": left})
+
+
+Role = Literal["primary", "backup", "copy"]  # a copy reads, computes and answers as a backup does, and never takes over
+
+
 class Guard(Message):
     """How a unit or an entry point is protected, and which node is on the other side."""
 
     protection: Protection
-    role: Literal["primary", "backup"] = "primary"
+    role: Role = "primary"
     partner: Address = ""  # the node on the other side; empty: there is none now
     partner_node: str = ""
     incarnation: int = Field(default=1, ge=1)  # rises with every takeover; a node with a lower one is deposed
     standing: int = 0  # rises with every new backup: claims of an earlier pair count no more
+    further: Further = Further()  # for a primary
 
     @property
     def approach(self) -> Approach:
@@ -243,17 +260,36 @@ class UnitOrder(UnitName):
     guard: Guard | None = None  # None: nothing protects it
     fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of the node that serves it
     replicated: list[str] = []  # streams that the backup serves as well
+    copies: dict[str, list[str]] = {}  # stream name to the Flight addresses of its further copies
     epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
 class Protect(UnitName):
-    """Which node is on the other side of a unit from now on."""
+    """What a copy of a unit is from now on, and which nodes have the others.
 
+    A primary gets another backup or further copies, or none. A further copy becomes the backup; or the primary, of this
+    incarnation, where both are lost.
+    """
+
+    role: Role = "primary"
     partner: Address = ""
     partner_node: str = ""
     incarnation: int = Field(ge=1)
     standing: int = 0
+    further: Further = Further()
+
+
+class Reading(Message):
+    """Of the copies of a unit numbered up to `given` only these read a stream on: nothing is kept for the others.
+
+    Numbers are given once, so that an order which was under way for long does no harm to a copy that came since.
+    """
+
+    stream: StreamName
+    unit: Name  # as `diagram.unit`
+    numbers: list[int]
+    given: int
 
 
 ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full", "failed"]
@@ -371,8 +407,9 @@ class GuardFacts(MessagePart):
 class GuardStatus(GuardFacts, Message):
     """How well a unit or an entry point is protected now."""
 
-    role: Literal["primary", "backup"]
+    role: Role
     standing: int = 0  # of the pair
+    further: list[str] = []  # nodes with further copies, as the primary knows them
     partner: str = ""  # the name of the node on the other side
     state: Literal["protected", "catching up", "alone", "watching"] = "alone"
     takeovers: list[Takeover] = []  # here, the newest last

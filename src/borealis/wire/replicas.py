@@ -3,13 +3,13 @@
 1. As long as the copy that it reads is stable no other is asked.
 2. A connection that broke is the follower's affair: it tries the other copy at once.
 3. A copy that does not hold what the reader wants next is no choice: to stay loses nothing.
-4. If no other copy answers, the coordinator is asked now and then where one is.
+4. If another copy does not answer, the coordinator is asked now and then where they are.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -87,11 +87,15 @@ class ReplicaWatch:
         """How other copies are, as far as it is known where."""
         found = {other: self._state(other) for other in others(at, self._known())}
         now = self._clock.now()
-        if now - self._located >= self._timings.locate_s and all(state == "unreachable" for state in found.values()):
+        if now - self._located >= self._timings.locate_s and _some_are_away(found):
             self._located = now
             with suppress(BorealisError):  # the coordinator is away as well
                 found = {other: self._state(other) for other in others(at, self._locate())}
         return found
+
+
+def _some_are_away(others: Mapping[str, ReplicaState]) -> bool:
+    return not others or "unreachable" in others.values()
 
 
 def watch(follower: Follower, locator: Locator, found: Location, machine: Machine = HERE) -> None:
@@ -119,5 +123,5 @@ def watch(follower: Follower, locator: Locator, found: Location, machine: Machin
 
 def others(at: str, location: Location | None) -> list[str]:
     """The addresses of copies beside the one that is read."""
-    addresses = (location.address, location.fallback) if location is not None else ()
+    addresses = (location.address, *location.others) if location is not None else ()
     return [address for address in dict.fromkeys(addresses) if address and address != at]

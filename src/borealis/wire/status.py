@@ -14,6 +14,7 @@ from borealis.streams.status import QueueFacts, StreamState
 from borealis.wire.messages import GuardFacts, NodeFacts, Takeover, UnitFacts
 
 DiagramState = Literal["deploying", "running", "undeploying", "failed", "lost", "ended"]
+ReplicaCondition = StreamState | Literal["catching up", "away", "failed"]
 ProtectionState = Literal["protected", "catching up", "alone", "watching", "taking over", "lost"]
 
 
@@ -64,7 +65,8 @@ class ProtectionView(GuardFacts, View):
     interval_ms: float | None = None  # between checkpoints or trimming messages
     bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
-    replicas: dict[str, StreamState] = {}  # how both copies are, by node, where both answer
+    replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, where all answer; the primary first
+    copies: int | None = None  # that were promised, where all answer
     takeovers: int = 0
     last_takeover: Takeover | None = None
 
@@ -134,6 +136,7 @@ class DiagramView(View):
     units: dict[str, str]  # and their nodes
     entries: dict[str, str]
     backups: dict[str, str | None]  # of units that are protected
+    copies: dict[str, list[str]] = {}  # nodes with further copies, of units with more than two
     outputs: dict[str, str]  # a client's name to the arrow it stands for
     cuts: list[str]
     places: dict[str, str]

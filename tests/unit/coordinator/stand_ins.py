@@ -206,7 +206,7 @@ class StandInNode:
         held[key], self.states[key] = order, "running"
         if order.guard is not None:
             self.guards[key] = order.guard
-            if order.guard.role == "backup":
+            if order.guard.role != "primary":
                 self.states[key] = "standby"
                 return m.Done()
         self._open(order, queues)
@@ -251,7 +251,13 @@ class StandInNode:
         self.entries.pop(f"{name.diagram}/{name.unit.removeprefix(m.ENTRY)}", None)
         return m.Done()
 
-    def _protect(self, _: m.Protect) -> m.Done:
+    def _protect(self, order: m.Protect) -> m.Done:
+        key = (order.diagram, order.unit)
+        if (guard := self.guards.get(key)) is not None:
+            facts = {"partner": order.partner, "partner_node": order.partner_node, "standing": order.standing}
+            facts |= {"role": order.role, "incarnation": order.incarnation, "further": order.further}
+            self.guards[key] = guard.model_copy(update=facts)
+            self.states[key] = "running" if order.role == "primary" else "standby"
         return m.Done()
 
     def _undeploy(self, name: m.DiagramName) -> m.Done:
@@ -300,7 +306,9 @@ def _guard_status(guard: m.Guard | None) -> m.GuardStatus | None:
         guarantee=guard.guarantee,
         role=guard.role,
         incarnation=guard.incarnation,
+        standing=guard.standing,
         partner=guard.partner_node,
+        further=sorted(guard.further.nodes) if guard.role == "primary" else [],
         state=state,
         stale_ms=120.0,
         recovery_ms=340.0,
@@ -310,9 +318,13 @@ def _guard_status(guard: m.Guard | None) -> m.GuardStatus | None:
 def _what(message: m.Message) -> str:
     match message:
         case m.Protect():
-            return f"{message.diagram}.{message.unit} by {message.partner_node or 'none'}"
+            further = f" and {', '.join(message.further.nodes)}" if message.further.nodes else ""
+            as_what = "" if message.role == "primary" else f" as {message.role}"
+            return f"{message.diagram}.{message.unit}{as_what} by {message.partner_node or 'none'}{further}"
         case m.UnitOrder(guard=m.Guard(role="backup")):
             return f"{message.diagram}.{message.unit} standby"
+        case m.UnitOrder(guard=m.Guard(role="copy")):
+            return f"{message.diagram}.{message.unit} copy"
         case m.UnitOrder() | m.UnitName():
             return f"{message.diagram}.{message.unit}"
         case m.Reroute():

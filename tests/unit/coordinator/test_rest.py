@@ -238,6 +238,7 @@ def test_locate(town: Rest) -> None:
             "fallback": None,
             "incarnation": 0,
             "replicated": False,
+            "copies": [],
         }
     assert town.http.get("/v1/locate?stream=per_source").json()["stream"] == "traffic/agg"
     assert problem(town.http.get("/v1/locate?stream=packet"), 404, "StreamError").hint == "did you mean 'packets'?"

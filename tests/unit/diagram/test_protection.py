@@ -74,6 +74,13 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
             "'when_full: drop-oldest' with 'passive', whose backup goes on from before what was given up. Hint: say ha",
         ),
         ({"ha": "amnesia", "delay": "3 s", "when_full": "forget"}, "'when_full'"),
+        (
+            {"ha": "active", "replicas": 3},
+            "replicas make no sense with 'active'. Hint: say ha: replicas, or leave them",
+        ),
+        ({"ha": "none", "replicas": 2}, "replicas make no sense with 'none'"),
+        ({"ha": "replicas", "replicas": 1}, "1 replicas. Hint: two are the least"),
+        ({"ha": "replicas", "replicas": "some"}, "'replicas'"),
         ({"ha": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
     ],
 )
@@ -82,6 +89,16 @@ def test_what_is_wrong_is_told(fields: dict[str, Any], says: str) -> None:
         Protection(**fields)
     assert str(e.value).startswith("protection 'all': ")
     assert says in str(e.value)
+
+
+def test_there_are_two_replicas_or_as_many_as_are_asked_for() -> None:
+    two, three = Protection(ha="replicas"), Protection(ha="replicas", replicas=3)
+    assert [(one.replicas, one.further) for one in (two, three)] == [(2, 0), (3, 1)]
+    assert [one.plain() for one in (two, three)] == [{"ha": "replicas"}, {"ha": "replicas", "replicas": "3"}]
+    assert [p.replicas for p in read("{ha: replicas, replicas: 3}").protection] == [3]
+    assert chosen(three, ha="active") == Protection(ha="active", merge="time")
+    assert chosen(Protection(ha="active"), ha="replicas", replicas=4) == Protection(ha="replicas", replicas=4)
+    assert chosen(two, replicas=3) == three
 
 
 def test_how_much_is_kept_goes_with_the_bound() -> None:

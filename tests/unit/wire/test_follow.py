@@ -98,6 +98,29 @@ def test_it_goes_on_at_the_backup_where_it_was() -> None:
     assert (town.questions, town.pauses) == (0, [])
 
 
+def test_further_copies_are_tried_behind_the_backup() -> None:
+    there = Location("d/s", "A", fallback="B", replicated=True, copies=("C",))
+    answers: dict[str, list[Fake | BorealisError]] = {
+        "A": [Fake(0, rows(0, 3), WireError("broken"))],
+        "B": [WireError("away")],
+        "C": [Fake(3, rows(3, 2, end=True))],
+    }
+    town = Cluster(answers, there, there)
+    assert ids(town.follower) == list(range(5))
+    assert town.places() == [("A", "oldest"), ("B", 3), ("C", 3)]
+    assert (town.questions, town.pauses) == (0, [])
+
+
+def test_a_stream_that_is_read_elsewhere_has_the_same_addresses() -> None:
+    there = Location("d/s", "A", fallback="B", replicated=True, copies=("C", "D"))
+    assert there.serving == ["A", "B", "C", "D"]
+    for address, others in {"A": ["B", "C", "D"], "B": ["A", "C", "D"], "D": ["B", "C", "A"]}.items():
+        moved = there.served_at(address)
+        assert (moved.address, moved.others) == (address, others)
+    alone = Location("d/s", "A", fallback="B")
+    assert (alone.serving, alone.served_at("B").others) == (["A"], ["B"])
+
+
 def test_a_move_is_followed_at_once() -> None:
     there = Location("d/s", "A")
     town = Cluster(
