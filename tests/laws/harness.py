@@ -165,6 +165,8 @@ class Cuts:
         for path in self.depot.glob(f"{number}.*"):
             path.unlink(missing_ok=True)
 
+    def settle(self) -> None: ...
+
     def waiting(self) -> int:
         return 0
 

@@ -303,6 +303,7 @@ def test_what_is_given_up_is_let_go_of_upstream_and_stated_as_a_jump(tmp_path: P
     put("b", 6000)
     put("a", 6000)
     run()
+    given_up = unit.given_up()["a"]  # a little more, if the last of it came before the other stream
     unit.stop()
     assert sum(train.rows for train in trains) == 500 - given_up
     assert [train.jumps for train in trains] == [True] + [False] * (len(trains) - 1)
