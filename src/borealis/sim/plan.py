@@ -22,6 +22,7 @@ SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a ba
 QUIET_S = 1.0  # before the first fault, everything runs
 DELAYS = ("0.5 s", "1 s", "2 s")  # within which there is an answer
 SILENT_S = (0.3, 4.0)  # for how long an input may be
+KEEP_TIME = "3 seconds"  # longer than a publisher pauses by itself: all would be given up by turns
 SPARE, APART, TWO_AT_ONCE = 0.7, 0.5, 0.7  # of runs with more than two copies: see `_multiplied`
 BUCKETS = ("100 ms", "100 ms", "10 ms", "250 ms")  # a batch is some 80 ms
 
@@ -130,7 +131,7 @@ class Plan:
         words = ("delay", "during_failure", "during_stabilization", "reconcile")
         delay: Any = dict(zip(words, self.delay or (), strict=False))
         if self.when_full is not None:
-            delay |= {"keep_time": delay["delay"], "when_full": self.when_full}
+            delay |= {"keep_time": KEEP_TIME, "when_full": self.when_full}
         how: Any = {"merge": merge, "bucket": self.bucket, "replicas": self.replicas} | delay
         return Protection(ha=self.approach, guarantee=self.guarantee, **how)
 

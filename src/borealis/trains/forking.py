@@ -444,10 +444,16 @@ class Forking:
         return bool(firsts) and (len(intakes) == 1 or min(firsts) < fork.order.free(intakes))
 
     def holds(self, name: str) -> bool:
-        """Whether the trunk waits with what it has of a stream, for another that is missing."""
+        """Whether the trunk waits with what it has of a stream, for another that has not come as far.
+
+        So never of those that are furthest behind: if two streams were held up by each other, neither would be read.
+        """
         fork, intakes = self.fork, dict(self._trunk.intakes)
-        pending = intakes.pop(name).pending
-        return fork is not None and bool(pending) and int(pending[0].reached[0]) >= fork.order.free(intakes)
+        mine = intakes.pop(name)
+        if fork is None or not mine.pending:
+            return False
+        free = fork.order.free(intakes)
+        return int(mine.pending[0].reached[0]) >= free and fork.order.free({name: mine}) > free
 
     def end(self) -> None:
         """Read on without the fork."""

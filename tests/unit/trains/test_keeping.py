@@ -153,6 +153,23 @@ def test_what_is_kept_for_too_long_is_too_much(tmp_path: Path, when_full: WhenFu
     assert len(given) + 1 - len(kept) == unit.keeping.given_up["a"]
 
 
+def test_streams_that_have_come_equally_far_do_not_hold_each_other_up(tmp_path: Path) -> None:
+    unit = ForkedInput(tmp_path, "a", "b", keep=KeepLimits(seconds_most=PATIENCE_S))
+    unit.give("a", [11], 11)
+    unit.give("b", [12], 12)  # of the same bucket, which is not over
+    unit.wait(PATIENCE_S)
+    assert unit.fork is not None
+    unit.wait(10 * PATIENCE_S)
+    assert unit.has_room("a")
+    assert unit.has_room("b")
+    unit.give("a", [21], 21)
+    unit.wait(2 * PATIENCE_S)
+    assert not unit.has_room("a")  # b is missing now
+    assert unit.has_room("b")
+    unit.give("b", [22], 22)
+    assert unit.stable == [11, 12]
+
+
 def test_boundaries_alone_leave_no_hole(tmp_path: Path) -> None:
     unit = forked(tmp_path, KeepLimits(seconds_most=10.0, when_full="drop-oldest"))
     unit.give("b", [], 25)
