@@ -120,7 +120,7 @@ def trims_for_the_fastest(patch: pytest.MonkeyPatch) -> None:
     edited(patch, OutputQueue, "_low", "min((reader.done", "max((reader.done")
 
 
-@mutant(23, diagram="merging", approach="passive", guarantee="precise", merge="arrival", kinds=("kill busy",))
+@mutant(6, diagram="merging", approach="passive", guarantee="precise", merge="arrival", kinds=("kill busy",))
 def never_holds(patch: pytest.MonkeyPatch) -> None:
     """Readers get what the backup does not have, and may come to in another order."""
     patch.setattr(Passive, "holds", False)
@@ -167,7 +167,7 @@ def repeats_aloud(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Backup, "_scripts", "return (Replay(to, silent=True),)", "return (Replay(to),)")
 
 
-@mutant(23, diagram="merging", approach="passive", guarantee="no-loss", merge="arrival", kinds=("kill busy",))
+@mutant(6, diagram="merging", approach="passive", guarantee="no-loss", merge="arrival", kinds=("kill busy",))
 def never_jumps(patch: pytest.MonkeyPatch) -> None:
     """A backup goes on under ids that readers may have seen with other tuples."""
     edited(patch, Backup, "take_over", "jump = self.nondeterministic and not self.precise", "jump = False")

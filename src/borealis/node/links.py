@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from borealis.errors import BorealisError
 from borealis.ha.copies import FurtherCopies
 from borealis.ha.primary import Primary, Want
+from borealis.node.parcel import Acks
 from borealis.wire.messages import Further, GuardAnswer
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class CopyLinks:
         try:
             owner.check_size(want)
             within = self._timings.whole_s if want.kind == "whole" else self._timings.answer_s
-            answer = self._host.peers.at(address).say("guard", compose(), GuardAnswer, within=within)
+            parcel = compose()
+            answer = self._host.peers.at(address).say("guard", parcel, GuardAnswer, within=within)
         except BorealisError as error:
             with self._lock:
                 machine.failed()
@@ -107,9 +109,9 @@ class CopyLinks:
             self._host.step_down(unit, "")
             return
         with self._lock:
-            self._answered(node, machine, want, answer)
+            self._answered(node, machine, want, answer, parcel.acks)
 
-    def _answered(self, node: str, machine: Primary, want: Want, answer: GuardAnswer) -> None:
+    def _answered(self, node: str, machine: Primary, want: Want, answer: GuardAnswer, told: Acks) -> None:
         owner = self._owner
         if self.copies.machines.get(node) is not machine:
             return  # of a copy that was
@@ -120,7 +122,7 @@ class CopyLinks:
             else:
                 self._waited_at.pop(node, None)
             for name, readers in answer.acks.items():
-                owner.unit.queues[name].raise_acks(readers, known_only=True)
+                owner.unit.queues[name].raise_acks(readers, told[name])
             owner.acknowledge(self.copies.acknowledged(node, want.number).ack)
         elif answer.verdict == "whole":
             machine.rejected()

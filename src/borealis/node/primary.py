@@ -14,7 +14,7 @@ from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.links import CopyLinks
-from borealis.node.parcel import Parcel
+from borealis.node.parcel import Acks, Parcel
 from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -311,7 +311,7 @@ class PrimaryGuard:
             return
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
-        self._answered(want, answer, now)
+        self._answered(want, answer, now, parcel.acks)
 
     def check_size(self, want: Want) -> None:
         """A FullError if a whole is too large to be sent."""
@@ -319,7 +319,7 @@ class PrimaryGuard:
         if size > WHOLE_BYTES_MOST:
             raise FullError(f"{size:,} bytes are kept for readers: more than a backup can be sent")
 
-    def _answered(self, want: Want, answer: GuardAnswer, sent: float) -> None:
+    def _answered(self, want: Want, answer: GuardAnswer, sent: float, told: Acks) -> None:
         if answer.verdict == "deposed":
             self._host.step_down(self.unit, self.guard.partner)
             return
@@ -334,7 +334,7 @@ class PrimaryGuard:
                 self.unit.refuse(None)
                 self._waited_at = self._clock.now() if answer.waits else -HEARD_S
                 for name, readers in answer.acks.items():
-                    self.unit.queues[name].raise_acks(readers, known_only=True)
+                    self.unit.queues[name].raise_acks(readers, told[name])
                 self._do(self.policy.acknowledged(want.number))
                 self._deltas = [d for d in self._deltas if d[0] > want.step.train]
                 self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())

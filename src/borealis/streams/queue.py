@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -433,17 +433,19 @@ class OutputQueue:
         with self._more:
             return {n: (r.received, r.done) for n, r in self._readers.items() if not n.startswith("~")}
 
-    def raise_acks(self, readers: Mapping[str, tuple[int, int]], *, known_only: bool = False) -> None:
+    def raise_acks(self, readers: Mapping[str, tuple[int, int]], told: Collection[str] | None = None) -> None:
         """Take over what readers acknowledged at another node's queue of the same stream: received, done.
 
-        Those that are gone there since are gone here, too. With `known_only` readers neither come nor go by that.
+        Those that are gone there since are gone here, too. With `told`, it is the answer of a copy that was told of
+        these: of them none comes back that is gone here since, and others are the copy's own, which may come here.
         """
         with self._room:
-            for name in () if known_only else self._mirrored - set(readers):
-                self._readers.pop(name, None)
-            self._mirrored = self._mirrored if known_only else set(readers)
+            if told is None:
+                for name in self._mirrored - set(readers):
+                    self._readers.pop(name, None)
+                self._mirrored = set(readers)
             for name, (received, done) in readers.items():
-                if known_only and name not in self._readers:
+                if told is not None and name in told and name not in self._readers:
                     continue
                 known = self._readers.setdefault(name, _Reader(received, done))
                 known.received, known.done = max(known.received, received), max(known.done, done)

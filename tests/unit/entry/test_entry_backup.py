@@ -274,7 +274,7 @@ def test_what_a_backup_that_was_answers_late_is_not_heard() -> None:
     late = guard.policy.want(float("inf"), {})
     assert late is not None
     protect(guard, standby())
-    guard._answered(late, GuardAnswer(verdict="full", why="no room"), 0.0)
+    guard._answered(late, GuardAnswer(verdict="full", why="no room"), 0.0, {})
     assert (one.refusal, guard.status().state) == (None, "protected")
 
 

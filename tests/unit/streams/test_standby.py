@@ -78,6 +78,25 @@ def test_a_held_queue_is_appended_to_acknowledged_and_trimmed_as_ever() -> None:
     assert (status.held, status.incarnation, status.held_rows) == (True, 1, 4)
 
 
+def test_readers_that_another_copy_met_are_kept_for_and_those_that_were_forgotten_stay_so() -> None:
+    queue = new(QueueLimits(keep_bytes=0))
+    put(queue, 4)
+    put(queue, 4)
+    for reader in ("r", "gone"):
+        queue.register(reader, 0)
+    told = queue.acks()
+    queue.forget("gone")  # while the other copy answers
+    queue.raise_acks({"r": (6, 6), "gone": (2, 2), "met": (5, 4)}, told)
+    assert queue.acks() == {"r": (6, 6), "met": (5, 4)}
+    assert queue.first_id == 4
+    queue.raise_acks({"r": (6, 6), "gone": (7, 7), "met": (5, 5)}, queue.acks())  # it has come again, over there
+    assert queue.acks() == {"r": (6, 6), "gone": (7, 7), "met": (5, 5)}
+    other = new(QueueLimits(keep_bytes=0))
+    other.register("met", 0)
+    other.raise_acks({"r": (6, 6)})  # it does not know of that one yet
+    assert set(other.acks()) == {"r", "met"}
+
+
 def test_a_reader_that_waits_gets_what_is_released_at_once() -> None:
     queue = new()
     queue.hold()
