@@ -224,7 +224,7 @@ class UnitRun:
                 self.renew_writer_id()
             if self._keeps_trains and self._begun != number:
                 assert self._commits is not None
-                self._commits.begin(pack(self.manager.train(number), header))
+                self._commits.keep(pack(self.manager.train(number), header))
                 self._begun = number
         log = self._log_of(number)
         made: TrainHeader = {
@@ -344,7 +344,7 @@ class UnitRun:
         positions = self.sinks.flush(self._commits is not None)
         rows = self._rows + train.rows
         if self._commits is not None:
-            self._commits.append(self._header(train, positions, rows), deltas)
+            self._commits.commit(self._header(train, positions, rows), deltas)
             self.sinks.positions = positions  # whatever fails from here on: a restart finds this train committed
         self._log.commit(train.number, deltas, files)
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
@@ -366,7 +366,7 @@ class UnitRun:
         ms = (self._clock.now() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
-            self._commits.write_base(self._header_now, self._log.whole())
+            self._commits.rebase(self._header_now, self._log.whole())
         if self._coming is not None:  # the trunk has left where it would begin
             self._coming.close()
             self._coming = None

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import FullError, StateError
-from borealis.state import commits, frame
+from borealis.state import commits, frame, train_log
 from borealis.state.commits import CommitLog
 from borealis.state.delta import Change, TableSpec, pack, unpack
 
@@ -46,10 +46,10 @@ def write(root: Path, first: int, last: int, *, bases: tuple[int, ...] = ()) -> 
     log = CommitLog(root, OWNER, SPECS)
     log.recover()
     for train in range(first, last + 1):
-        log.append(header(train), {KEY: delta(train % 5, train)})
+        log.commit(header(train), {KEY: delta(train % 5, train)})
         if train in bases:
             whole = pack({"t": Change(pa.table({"k": list(state(train)), "v": list(state(train).values())}))})
-            log.write_base(header(train), lambda whole=whole: {KEY: whole})
+            log.rebase(header(train), lambda whole=whole: {KEY: whole})
             assert log._writer is not None
             log._writer.join()
     log.close()
@@ -287,15 +287,15 @@ def test_a_directory_in_use_is_refused_until_its_process_dies(tmp_path: Path) ->
 
 
 def test_files_do_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 10_000)
+    monkeypatch.setattr(train_log, "BASE_BYTES_LEAST", 10_000)
     log = CommitLog(tmp_path, OWNER, SPECS)
     log.recover()
     most = 0
     for train in range(1, 1001):
-        log.append(header(train), {KEY: delta(train % 5, train)})
+        log.commit(header(train), {KEY: delta(train % 5, train)})
         if log.wants_base():
             whole = pack({"t": Change(pa.table({"k": list(state(train)), "v": list(state(train).values())}))})
-            log.write_base(header(train), lambda whole=whole: {KEY: whole})
+            log.rebase(header(train), lambda whole=whole: {KEY: whole})
             assert log._writer is not None
             log._writer.join()
         most = max(most, sum(p.stat().st_size for p in tmp_path.iterdir()))
@@ -307,11 +307,11 @@ def test_files_do_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_run_killed_again_and_again_still_writes_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What earlier starts have logged counts too."""
-    monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 5_000)
+    monkeypatch.setattr(train_log, "BASE_BYTES_LEAST", 5_000)
     for start in range(20):
         log = CommitLog(tmp_path, OWNER, SPECS)
         log.recover()
-        log.append(header(start + 1), {KEY: delta((start + 1) % 5, start + 1)})
+        log.commit(header(start + 1), {KEY: delta((start + 1) % 5, start + 1)})
         if log.wants_base():
             break
         log.close()
@@ -325,14 +325,14 @@ def test_a_base_says_what_was_so_when_it_was_asked_for(tmp_path: Path) -> None:
     log = CommitLog(tmp_path, OWNER, SPECS)
     log.recover()
     ids = {"out": 1}
-    log.append({"train": 1, "ids": ids}, {})
+    log.commit({"train": 1, "ids": ids}, {})
     go = threading.Event()
 
     def whole() -> dict[Any, bytes]:
         go.wait(10)
         return {}
 
-    log.write_base({"train": 1, "ids": ids}, whole)
+    log.rebase({"train": 1, "ids": ids}, whole)
     ids["out"] = 99
     go.set()
     log.close()
@@ -363,9 +363,9 @@ def test_a_full_disk_is_told_and_the_last_commit_stays(tmp_path: Path, monkeypat
         with monkeypatch.context() as full:
             full.setattr(os, "fdatasync", no_room)
             with pytest.raises(FullError, match=r"No space left on device.*make room"):
-                log.append(header(4), {KEY: delta(4, 4)})
+                log.commit(header(4), {KEY: delta(4, 4)})
         assert not segments(tmp_path)[-1].stat().st_size
-    log.append(header(4), {KEY: delta(4, 4)})
+    log.commit(header(4), {KEY: delta(4, 4)})
     log.close()
     assert recovered(tmp_path) == 4
     write(tmp_path, 5, 6)
@@ -383,9 +383,9 @@ def test_after_another_failure_of_a_sync_nothing_more_is_taken(tmp_path: Path, m
     with monkeypatch.context() as failing:
         failing.setattr(os, "fdatasync", broken)
         with pytest.raises(StateError, match=r"Input/output error.*mend the disk"):
-            log.append(header(4), {KEY: delta(4, 4)})
+            log.commit(header(4), {KEY: delta(4, 4)})
     with pytest.raises(StateError, match="cannot write state"):  # its tail is in doubt: not another word
-        log.append(header(4), {KEY: delta(4, 4)})
+        log.commit(header(4), {KEY: delta(4, 4)})
     log.close()
     train = recovered(tmp_path)
     assert train == 3  # what its sinks wrote was taken back
@@ -421,7 +421,7 @@ def test_a_write_that_the_system_cuts_short(tmp_path: Path, room: int) -> None:
         log.recover()
         try:
             for train in range(1, 100):
-                log.append(header(train), {KEY: delta(train % 5, train)})
+                log.commit(header(train), {KEY: delta(train % 5, train)})
         finally:
             log.close()  # must not fail again
 
@@ -437,14 +437,14 @@ def test_no_room_for_a_base_is_told_and_nothing_is_lost(tmp_path: Path, monkeypa
     write(tmp_path, 1, 3)
     log = CommitLog(tmp_path, OWNER, SPECS)
     log.recover()
-    log.append(header(4), {KEY: delta(4, 4)})
+    log.commit(header(4), {KEY: delta(4, 4)})
     with monkeypatch.context() as full:
-        full.setattr(os, "replace", no_room)
-        log.write_base(header(4), dict)
+        full.setattr(os, "fdatasync", no_room)
+        log.rebase(header(4), dict)
         assert log._writer is not None
         log._writer.join()
     with pytest.raises(StateError, match="No space left"):
-        log.append(header(5), {})
+        log.commit(header(5), {})
     log.close()
     assert not list(tmp_path.glob("*.tmp"))
     assert recovered(tmp_path) == 4

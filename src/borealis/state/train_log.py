@@ -1,0 +1,182 @@
+"""Records of trains on disk, and now and then all there is: what a run goes on from that was killed.
+
+1. `append` adds a record to the end of the newest segment and syncs it. When it returns, the record will survive.
+2. A base has everything as of a train. It is written in the background, in pieces; records that come meanwhile go to
+   a segment of their own. It counts from its last piece on.
+3. Older bases, and the segments before that one, are deleted behind it.
+
+A start takes the newest whole base and every record behind it, up to the first that is torn or damaged; the log is cut
+there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
+altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from borealis.disk import one_line
+from borealis.errors import StateError
+from borealis.state.records import Blobs, Head, RecordFile, RecordLog
+from borealis.threads import Event, Task
+
+BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
+MORE = "more"  # in the head of each piece of a base but the last
+Pieces = Iterable[tuple[Mapping[str, Any], Blobs]]
+
+
+class Logged(NamedTuple):
+    """A record that was read."""
+
+    head: Head
+    blobs: Sequence[Any]
+
+
+@dataclass
+class Found:
+    """What a start goes on from: the pieces of the newest whole base, the records behind it, the last train."""
+
+    base: list[Logged] = field(default_factory=list)
+    records: list[Logged] = field(default_factory=list)
+    train: int = 0
+
+
+class TrainLog(RecordLog):
+    """A directory of bases and segments."""
+
+    _segment: RecordFile | None = None
+    _last = 0  # the last train
+    _logged = 0  # bytes of records since the base
+    _base_bytes = 0
+    _writer: Task[None] | None = None
+    _failure: BaseException | None = None
+    _ended: Event | None = None  # set when a base that is being written is not wanted any more
+
+    @staticmethod
+    @abstractmethod
+    def stretch(head: Head) -> tuple[int, int]:
+        """The train that a record follows, and the last that is in it."""
+
+    # -- start
+
+    def read(self, since: int = 0) -> Found:
+        """What is there, after what is known up to a train; what is torn is cut off, damage is refused."""
+        self.sweep()
+        found, damaged = self._read_base()
+        base = found.train = max(since, found.train)
+        segments = self.found("log")
+        for i, (first, segment) in enumerate(segments):
+            if first > found.train + 1:
+                raise self._gap(found.train + 1, first - 1)
+            for head, blobs in segment.read():
+                begin, train = self.stretch(head)
+                if train <= base and found.base:
+                    continue
+                if begin > found.train or train < found.train:
+                    raise self._gap(found.train + 1, begin)
+                found.records.append(Logged(head, blobs))
+                found.train = train
+            self._logged += segment.length
+            if segment.is_torn:  # segments behind it must hold nothing, or more than a tail is damaged
+                later = [other for _, other in segments[i + 1 :]]
+                if any(True for other in later for _ in other.read()):
+                    raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
+                for other in reversed(later):
+                    self.machine.disk.remove(other.path)
+                segment.cut()
+                break
+        if found.train < damaged:
+            raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=self.kind.start_over)
+        self._last = found.train
+        return found
+
+    def begin(self) -> None:
+        """Be ready to append behind what was read."""
+        self._segment = self.created("log", self._last + 1)
+
+    def _gap(self, first: int, last: int) -> StateError:
+        some = f"train {first}" if first >= last else f"trains {first} to {last}"
+        gone = f"{some} missing from the {self.what} in {self.root}: files are gone or damaged"
+        return StateError(gone, hint=self.kind.start_over)
+
+    def _read_base(self) -> tuple[Found, int]:
+        """The newest whole base, and the train of the newest one that is not: the log must reach as far as that."""
+        damaged = 0
+        for train, base in reversed(self.found("base")):
+            pieces = [Logged(*one) for one in base.read()]
+            if pieces and not base.is_torn and MORE not in pieces[-1].head:
+                self._base_bytes = base.length
+                return Found(pieces, train=train), damaged
+            damaged = max(damaged, train)
+        return Found(), damaged
+
+    # -- records
+
+    def append(self, head: Mapping[str, Any], blobs: Blobs) -> None:
+        """Keep a record: when this returns, it will survive. A FullError leaves the log as it was before."""
+        if self._failure is not None:
+            raise StateError(f"cannot write the {self.what}: {one_line(self._failure)}", hint="make room on the disk")
+        assert self._segment is not None
+        before = self._segment.length
+        self._segment.append(head, blobs)
+        self._logged += self._segment.length - before
+        self._last = self.stretch(dict(head))[1]
+
+    def wants_base(self, extent: float = 2.0) -> bool:
+        """Whether a start would rather read a base: the records are so many times as long as the last one."""
+        return not self.writes_base and self._logged > max(BASE_BYTES_LEAST, extent * self._base_bytes)
+
+    @property
+    def writes_base(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    def write_base(self, train: int, pieces: Callable[[], Pieces], rest_s: float = 0.0) -> None:
+        """Write all there is as of a train, with a rest behind each piece, then drop what that makes needless."""
+        assert self._segment is not None
+        self._segment.close()
+        begin = self._last + 1
+        self._segment = self.created("log", begin)
+        self._logged = 0
+        ended = self._ended = self.machine.threads.event()
+
+        def write() -> None:
+            try:
+                self._write_base(train, pieces(), rest_s, ended)
+                if not ended.is_set():
+                    self.drop(train, begin)
+            except BaseException as error:
+                self._failure = error
+
+        self._writer = self.machine.threads.start("state-base", write)
+
+    def _write_base(self, train: int, pieces: Pieces, rest_s: float, ended: Event) -> None:
+        base, size, rest = self._file(self.root / f"base-{train}.bin"), 0, iter(pieces)
+        base.create()
+        try:
+            head, blobs = next(rest)
+            for further in rest:
+                base.append({**head, MORE: True}, blobs, sync=rest_s > 0)
+                head, blobs = further
+                if rest_s and ended.wait(rest_s):
+                    return
+            base.append(head, blobs)
+            size = base.length
+        finally:
+            base.close()
+        self._base_bytes = size
+
+    def drop(self, train: int, first: int) -> None:
+        """Delete bases before a train, and segments before the one that begins with another."""
+        older = [base for n, base in self.found("base") if n < train]
+        older += [segment for n, segment in self.found("log") if n < first]
+        for file in older:
+            self.machine.disk.remove(file.path)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+        if self._segment is not None:
+            self._segment.close()
+        super().close()
