@@ -26,7 +26,7 @@ from borealis.errors import DiagramError, brief, did_you_mean
 if TYPE_CHECKING:
     from borealis.diagram.spec import Spec
 
-Approach = Literal["amnesia", "passive", "active", "upstream-backup", "replicas"]
+Approach = Literal["amnesia", "passive", "active", "upstream-backup", "replicas", "storage"]
 Choice = Literal["none", Approach]
 Guarantee = Literal["gap", "no-loss", "precise"]
 Merge = Literal["arrival", "time"]
@@ -41,6 +41,7 @@ MERGES: tuple[str, ...] = get_args(Merge)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
+CHECKPOINTED = ("passive", "storage")  # what changed is sent now and then: to the other copy, or to storage
 OF_A_BOUND = (
     "delay",
     "delay_of",
@@ -55,7 +56,13 @@ KEEP_LEAST, KEEP_MOST = 1_000_000, 4_000_000_000  # bytes; upstream keeps no mor
 REPLICAS_LEAST = 2
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
-INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms", "replicas": "100 ms"}
+INTERVALS = {
+    "passive": "500 ms",
+    "active": "100 ms",
+    "upstream-backup": "100 ms",
+    "replicas": "100 ms",
+    "storage": "200 ms",
+}
 
 
 class ProtectOptions(TypedDict, total=False):

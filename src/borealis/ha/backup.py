@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from borealis.diagram.protection import PARALLEL, Approach
+from borealis.diagram.protection import CHECKPOINTED, PARALLEL, Approach
 from borealis.ha.primary import Want
 from borealis.streams.section import Place
 from borealis.trains.commit_point import CommitPoint
@@ -112,7 +112,7 @@ class Backup:
         jump = self.nondeterministic and not self.precise
         if self.approach == "amnesia":
             return Resume(None, self.step.outputs, jump=True)
-        if self.approach == "passive":
+        if self.approach in CHECKPOINTED:
             return Resume(self.step, self.step.outputs, jump=jump)
         if self.approach in PARALLEL:
             return Resume(

@@ -21,11 +21,13 @@ TABLE = {
         "passive": _STANDBY,
         "active": _STANDBY,
         "replicas": _STANDBY,
+        "storage": _STANDBY,
         "upstream-backup": ("repeating", "convergent", "divergent", "divergent"),
     }.items()
 }
 
 _HELD = "its output is held until the backup has the checkpoint that made it"
+_KEPT = "its output is held until the checkpoint that made it is in storage"
 _ORDERED = "each train's output is held until the backup has its merge order, in which it computes the same"
 _BY_ID = "the backup comes to the same tuples under the same ids, and a reader asks for the id it wants next"
 _REBUILT = "its state is built again from what upstream kept; then " + _BY_ID
@@ -64,7 +66,7 @@ def _precisely(approach: str, classified: Classified) -> str:
     if not classified.nondeterministic:
         stateful = any(span != 0 for span in classified.retention.values())
         return _REBUILT if approach == "upstream-backup" and stateful else _BY_ID
-    return _HELD if approach == "passive" else _ORDERED
+    return {"passive": _HELD, "storage": _KEPT}.get(approach, _ORDERED)
 
 
 def check_guarantee(protection: Protection | None, classified: Classified) -> None:

@@ -127,6 +127,11 @@ class Primary:
         self.known, self._has_whole, self._is_held, self._open_rounds = False, False, not fresh, 0
         return Effects(hold=self.holding)
 
+    def go_on(self) -> Effects:
+        """The backup has all that this begins with: it goes on from there."""
+        self.joined = self.known = self._has_whole = self._is_held = True
+        return Effects(hold=self.holding)
+
     def remove_backup(self) -> Effects:
         self.joined = self.known = self._has_whole = self._is_held = False
         self._under_way = None

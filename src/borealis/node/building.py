@@ -69,7 +69,7 @@ class Builder:
         )
 
     def _home(self, order: UnitOrder, one: Input) -> Path | None:
-        if not one.durable:
+        if not one.durable or (order.guard is not None and order.guard.approach == "storage"):
             return None
         if self.data is None:
             raise ClusterError(

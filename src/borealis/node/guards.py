@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
 from borealis.node.running import RunningEntry, UnitKey
 from borealis.node.standby import Standby
+from borealis.node.stored import History, Stored
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
 from borealis.threads import side_by_side
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from borealis.node.running import RunningUnit
 
 TIMINGS = GuardTimings()
+RESTORE = "its storage is damaged, or of another version: deploy the diagram again, with --replace"
 DURABLE_TRIES = 5  # to have a log on a disk that fails, before its unit is claimed all the same
 
 log = logging.getLogger("borealis.node")
@@ -45,21 +48,36 @@ class Guards:
         self._lock = self.machine.threads.lock()
         self._taking: set[object] = set()  # those whose primary was found dead
         self._rebuilding: set[Standby] = set()  # those that begin again
+        self._stored: dict[UnitKey, Stored] = {}  # of units that are being restored
 
     # -- coming and going
 
-    def start_primary(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
+    def start_primary(self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored | None = None) -> None:
         """Protect a unit or an entry point before its first train."""
-        self.primaries[unit.key] = PrimaryGuard(unit, guard, self)
+        self.primaries[unit.key] = PrimaryGuard(unit, guard, self, stored=stored)
         self.primaries[unit.key].start()
+
+    def restore(self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored, history: History) -> None:
+        """Go on where the storage says that a unit was: as a backup does that heard all of it."""
+        standby = self.standbys[unit.key]
+        for parcel in history:
+            answer = standby.receive(replace(parcel, incarnation=guard.incarnation - 1), 0)
+            if answer.verdict not in ("take", "known"):
+                raise StateError(f"{unit.title} cannot be restored: {answer.why or answer.verdict}", hint=RESTORE)
+        self._stored[unit.key] = stored
+        with self._lock:
+            self._taking.add(standby)
+        self._take_over(standby, None)
+        if self.primaries.get(unit.key) is None:
+            raise StateError(f"{unit.title} cannot be restored on {self.name}", hint="the node's log says why")
 
     def start_standby(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         standby = self.standbys[unit.key] = Standby(unit, guard, self)
         self._watch_primary_of(standby)
 
     def _watch_primary_of(self, standby: Standby) -> None:
-        """Only a backup does: it alone may take over."""
-        if standby.guard.role == "backup":
+        """Only a backup does: it alone may take over. One that is fed from storage has no primary."""
+        if standby.guard.role == "backup" and standby.guard.partner:
             self.watch.add(standby.guard.partner, pace_of(standby.guard), self.died)
 
     def drop(self, key: UnitKey) -> None:
@@ -192,12 +210,12 @@ class Guards:
 
     def _take_over(self, standby: Standby, dead: Detector | None) -> None:
         try:
-            made: list[PrimaryGuard] = []
-            takeover = standby.take_over(dead, lambda *how: made.append(self._become(standby.unit, *how)))
+            takeover = standby.take_over(dead, partial(self._become, standby.unit))
             if takeover is None:
                 return
-            made[0].takeovers.append(takeover)
-            made[0].start()
+            primary = self.primaries[standby.unit.key]
+            primary.takeovers.append(takeover)
+            primary.start()
             log.warning(
                 "%s was taken over from %s: incarnation %d, after %.0f ms of silence",
                 standby.unit.title,
@@ -210,17 +228,17 @@ class Guards:
             log.exception("%s could not be taken over: %s", standby.unit.title, error)
             self._node.drop_unit(standby.unit)
 
-    def _become(self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]) -> PrimaryGuard:
+    def _become(self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]) -> bool:
         """A unit that stood by is a primary from now on, before it runs its first train as one."""
         unit.order = unit.order.model_copy(update={"guard": guard})
-        primary = PrimaryGuard(unit, guard, self, until)
+        primary = PrimaryGuard(unit, guard, self, until, stored=self._stored.pop(unit.key, None))
         with self._node.ordering:
             if self._node.running(unit.key) is not unit:
                 raise ClusterError(f"{unit.title} was dropped while it was taken over")
             self.primaries[unit.key] = primary
             self.standbys.pop(unit.key, None)
             self._node.opened(unit)
-        return primary
+        return primary.policy.holding
 
     # -- for those above
 

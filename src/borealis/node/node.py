@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from borealis.entry.point import Entry
-from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
+from borealis.errors import BorealisError, ClusterError, StateError, StreamError, WireError, did_you_mean
 from borealis.kernels.time_of import noted
 from borealis.machine import HERE, Machine
 from borealis.message import Message
@@ -25,7 +25,9 @@ from borealis.node.guards import Claiming, Guards
 from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
+from borealis.node.stored import History, Stored
 from borealis.spark.query import Query
+from borealis.storage import Storage
 from borealis.streams.queue import OutputQueue, QueueLimits, StandbyError
 from borealis.streams.status import QueueStatus
 from borealis.threads import Task
@@ -83,9 +85,10 @@ class Node:
         session: Session | None = None,
         limits: QueueLimits | None = None,
         allow_faults: bool = False,
+        storage: Storage | None = None,
         machine: Machine = HERE,
     ) -> None:
-        self.allow_faults = allow_faults
+        self.allow_faults, self.storage = allow_faults, storage
         self.name, self.data, self.master, self.machine = name, data, master, machine
         self.cores = cores or os.cpu_count() or 1
         self.incarnation = machine.chance.token()
@@ -242,9 +245,40 @@ class Node:
             self.routes.put(stream, address)
         for stream, address in order.fallbacks.items():
             self.routes.put_others(stream, address, stream in order.replicated, order.copies.get(stream, ()))
-        self._begin(self._builder.unit(order) if order.boxes else self._builder.entry(order))
+        guard = order.guard
+        if guard is None or guard.approach != "storage":
+            return self._begin(self._built(order))
+        stored = Stored(self._storage_for(order), order)
+        try:
+            history = stored.open(follow=order.take_over is None)
+            if history is not None:
+                self._restore(order, guard, stored, history)
+            elif guard.incarnation > 1 and order.take_over is None:
+                what = f"{called(order.diagram, order.unit)} ran before, and there is nothing of it in {self.storage}"
+                raise StateError(what, hint="bring that back; or deploy the diagram again, with --replace")
+            else:
+                self._begin(self._built(order), stored)
+        except BaseException:
+            stored.close()
+            raise
 
-    def _begin(self, unit: RunningUnit | RunningEntry) -> None:
+    def _built(self, order: UnitOrder) -> RunningUnit | RunningEntry:
+        return self._builder.unit(order) if order.boxes else self._builder.entry(order)
+
+    def _storage_for(self, order: UnitOrder) -> Storage:
+        if self.storage is None:
+            what = f"{called(order.diagram, order.unit)} is to be kept in storage, and node {self.name} has none"
+            raise ClusterError(what, hint="start the cluster with one: borealis up --storage DIR")
+        return self.storage
+
+    def _restore(self, order: UnitOrder, guard: Guard, stored: Stored, history: History) -> None:
+        """Be the backup that heard all that is in storage, and take over."""
+        heir = guard.model_copy(update={"role": "backup", "incarnation": guard.incarnation - 1})
+        unit = self._built(order.model_copy(update={"guard": heir}))
+        self._stand_by(unit, heir, warm=False)
+        self.guards.restore(unit, guard, stored, history)
+
+    def _begin(self, unit: RunningUnit | RunningEntry, stored: Stored | None = None) -> None:
         order, guard = unit.order, unit.order.guard
         if guard is not None and guard.role != "primary":
             self._stand_by(unit, guard)
@@ -254,7 +288,7 @@ class Node:
                 queue.incarnation = guard.incarnation
             if order.take_over is None and guard.incarnation > 1:  # before its backup learns where it begins
                 unit.begin_again(may_lose=guard.guarantee == "gap")
-            self.guards.start_primary(unit, guard)
+            self.guards.start_primary(unit, guard, stored)
         with self.ordering:
             self._put(unit)
             self._serve(unit)
@@ -291,7 +325,7 @@ class Node:
     def running(self, key: UnitKey) -> RunningUnit | RunningEntry | None:
         return self.units.get(key) or self.entries.get(key)
 
-    def _stand_by(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
+    def _stand_by(self, unit: RunningUnit | RunningEntry, guard: Guard, *, warm: bool = True) -> None:
         unit.standby = True
         for queue in unit.queues.values():  # before they can be found: readers that come here early shall wait
             queue.incarnation = guard.incarnation
@@ -301,7 +335,7 @@ class Node:
             self.served.standby_queues |= {queue.stream: queue for queue in unit.queues.values()}
         unit.launch()
         self.guards.start_standby(unit, guard)
-        if isinstance(unit, RunningUnit):
+        if warm and isinstance(unit, RunningUnit):
             self._care.warm(unit)
 
     def opened(self, unit: RunningUnit | RunningEntry) -> None:
@@ -385,7 +419,10 @@ class Node:
     def undeploy(self, name: DiagramName) -> Done:
         with self.ordering:
             for key in [k for k in (*self.units, *self.entries) if k[0] == name.diagram]:
+                guard = self.guards.primaries.get(key)
                 unit = self._remove(key)
+                if guard is not None and guard.stored is not None:
+                    guard.stored.erase()
                 if isinstance(unit, RunningEntry):
                     unit.entry.log.erase()
             self.routes.forget(name.diagram)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from borealis.diagram.protection import PARALLEL
-from borealis.errors import BorealisError, FullError
+from borealis.diagram.protection import CHECKPOINTED, PARALLEL
+from borealis.errors import BorealisError, FullError, StateError
 from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
+from borealis.node.stored import Stored
 from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -73,8 +74,11 @@ class PrimaryGuard:
         host: Guards,
         until: Mapping[str, Place] | None = None,
         timings: GuardTimings | None = None,
+        *,
+        stored: Stored | None = None,
     ) -> None:
-        self.unit, self.guard, self._host = unit, guard, host
+        """With `stored` its backup is a log in storage."""
+        self.unit, self.guard, self._host, self.stored = unit, guard, host, stored
         self._timings = timings or GuardTimings()
         self._clock, self._threads = host.machine.clock, host.machine.threads
         self.takeovers: list[Takeover] = []
@@ -98,15 +102,20 @@ class PrimaryGuard:
             self.policy = unit.policy(guard, unit.run.step())
             self.policy.until = until or {}
             self.links = CopyLinks(self, FurtherCopies(partial(unit.policy, guard)), self._lock, host, self._timings)
+            if stored is not None and stored.follows is not None:
+                self._shown = self.policy.last.outputs
+                self._do(self.policy.go_on())
             unit.attach(self._committed, self._converse)
 
     # -- coming and going
 
     def start(self) -> None:
         """Begin; if there is a backup it knows of this unit when this returns, or is tried again."""
-        if self.guard.partner:
+        if self.guard.partner or (self.stored is not None and not self.policy.joined):
             self._join()
             self._converse()
+        if self.stored is not None and not self.policy.known:
+            raise StateError(f"{self.unit.title} cannot be kept in storage: {self._why}", hint="mend that first")
         self.links.follow(self.guard.further)
         self._threads.start(f"guard-{self.unit.order.unit}", self._run)
 
@@ -114,6 +123,8 @@ class PrimaryGuard:
         self._stopped = True
         self._wake.set()
         self.links.stop()
+        if self.stored is not None:
+            self.stored.close()
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
 
@@ -149,7 +160,8 @@ class PrimaryGuard:
             self._deltas.clear()
             self._deltas_bytes = 0
             self._since = self._clock.time()
-        self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
+        if self.guard.partner:
+            self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
     def _remove_backup(self, why: str) -> None:
         with self.unit.run.between_trains(), self._lock:
@@ -218,7 +230,7 @@ class PrimaryGuard:
     def _committed(self, step: CommitPoint, deltas: Mapping[Key, bytes]) -> None:
         self.runs()
         with self._lock:
-            if self.guard.approach == "passive" and self.policy.joined:
+            if self.guard.approach in CHECKPOINTED and self.policy.joined:
                 self._deltas.append((step.train, deltas))
                 self._deltas_bytes += sum(map(len, deltas.values()))
                 if self._deltas_bytes > DELTAS_BYTES_MOST:
@@ -293,13 +305,7 @@ class PrimaryGuard:
             return
         try:
             parcel = compose()
-            peer = self._host.peers.at(self.guard.partner)
-            answer = peer.say(
-                "guard",
-                parcel,
-                GuardAnswer,
-                within=self._timings.whole_s if want.kind == "whole" else self._timings.answer_s,
-            )
+            answer = self._say(parcel, self._timings.whole_s if want.kind == "whole" else self._timings.answer_s)
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()
@@ -313,8 +319,23 @@ class PrimaryGuard:
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
 
+    def _say(self, parcel: Parcel, within: float) -> GuardAnswer:
+        """Give the backup a parcel, on its node or in storage."""
+        if self.stored is not None:
+            return self.stored.say(parcel)
+        return self._host.peers.at(self.guard.partner).say("guard", parcel, GuardAnswer, within=within)
+
+    def _write_base(self, stored: Stored) -> None:
+        """Have storage write all there is, from the last train on, while parcels go on."""
+        with self.unit.run.between_trains(), self._lock:
+            want = Want("whole", 0, 0, self.policy.last)
+            compose = self.composing(want)
+        stored.write_base(want.step.train, compose)
+
     def check_size(self, want: Want) -> None:
         """A FullError if a whole is too large to be sent."""
+        if self.stored is not None:
+            return
         size = sum(queue.status().held_bytes for queue in self.unit.queues.values()) if want.kind == "whole" else 0
         if size > WHOLE_BYTES_MOST:
             raise FullError(f"{size:,} bytes are kept for readers: more than a backup can be sent")
@@ -354,6 +375,8 @@ class PrimaryGuard:
                 self._why = f"its backup says: {answer.verdict}"
         if not want.complete or (self.policy.holding and self.policy.last.train > want.step.train):
             self._wake.set()
+        if self.stored is not None and answer.verdict == "take" and self.stored.wants_base():
+            self._write_base(self.stored)
 
     def composing(self, want: Want) -> Callable[[], Parcel]:
         """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later."""
@@ -394,7 +417,7 @@ class PrimaryGuard:
                 role="primary",
                 incarnation=guard.incarnation,
                 standing=guard.standing,
-                partner=guard.partner_node,
+                partner=guard.partner_node if self.stored is None else "storage",
                 further=sorted(self.links.copies.machines),
                 state="protected" if protected else "catching up" if policy.joined else "alone",
                 since=self._since,
@@ -409,5 +432,5 @@ class PrimaryGuard:
     def _recovery_ms(self, behind: int) -> float:
         how = self.guard.protection
         detection = how.ping_us / 1000 * (how.misses - 0.5)
-        again = {"passive": behind, "upstream-backup": 1 + len(self.policy._steps) / 10}.get(self.guard.approach, 0)
-        return detection + TAKEOVER_MS + again * self.unit.train_ms()
+        again = dict.fromkeys(CHECKPOINTED, float(behind)) | {"upstream-backup": 1 + len(self.policy._steps) / 10}
+        return detection + TAKEOVER_MS + again.get(self.guard.approach, 0) * self.unit.train_ms()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
-from borealis.diagram.protection import PARALLEL, Protection
+from borealis.diagram.protection import CHECKPOINTED, PARALLEL, Protection
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.classes import classify
@@ -181,7 +181,7 @@ class RunningUnit(Running):
         common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
         if guard.approach in PARALLEL:
             return Active(*common, asks=guard.further.given > 0)
-        if guard.approach == "passive":
+        if guard.approach in CHECKPOINTED:
             return Passive(*common)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
@@ -211,7 +211,7 @@ class RunningUnit(Running):
         elif (
             want.kind == "whole"
             and self.order.guard is not None
-            and self.order.guard.approach in ("passive", *PARALLEL)
+            and self.order.guard.approach in (*CHECKPOINTED, *PARALLEL)
         ):
             self.run.load(want.step, state)
 
@@ -355,7 +355,7 @@ class RunningEntry(Running):
     nondeterministic: ClassVar[bool] = True  # publishers come as they like
 
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
-        kind = Synchronous if guard.approach == "passive" else Amnesia
+        kind = Synchronous if guard.approach in CHECKPOINTED else Amnesia
         return kind(guard.interval_s, False, self.nondeterministic, guard.precise, first)
 
     def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:

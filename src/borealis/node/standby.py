@@ -182,8 +182,11 @@ class Standby:
 
     # -- the primary is dead
 
-    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], None]) -> Takeover | None:
-        """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
+    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], bool]) -> Takeover | None:
+        """Go on in its place; None if that is impossible.
+
+        `become` is called before anything new is run or read; it says whether output is held from here on.
+        """
         begun, primary = self._clock.time(), self.guard.partner_node
         with self._lock:
             resume = self.backup.take_over()
@@ -199,9 +202,9 @@ class Standby:
             self.unit.correct_with(None)
             alone: dict[str, Any] = {"role": "primary", "partner": "", "partner_node": ""}
             alone |= {"incarnation": self.backup.incarnation, "further": self.guard.further.without(primary)}
-            become(self.guard.model_copy(update=alone), resume.until)
+            holds = become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
-                queue.release(None)
+                queue.release((queue.next_id, queue.boundary) if holds else None)
             if not self.unit.started and not self.unit.ended:
                 self.unit.started = True
                 self.unit.run.start()

@@ -59,12 +59,21 @@ class TrainLog(RecordLog):
     def stretch(head: Head) -> tuple[int, int]:
         """The train that a record follows, and the last that is in it."""
 
+    @property
+    def last(self) -> int:
+        """The last train there is a record of."""
+        return self._last
+
     # -- start
 
-    def read(self, since: int = 0) -> Found:
-        """What is there, after what is known up to a train; what is torn is cut off, damage is refused."""
-        self.sweep()
-        found, damaged = self._read_base()
+    def read(self, since: int = 0, upto: int | None = None, *, mend: bool = True) -> Found:
+        """What is there, after what is known up to a train. What is torn is cut off, to `mend` it; damage is refused.
+
+        What was written behind the train `upto` counts for nothing.
+        """
+        if mend:
+            self.sweep()
+        found, damaged = self._read_base(upto)
         base = found.train = max(since, found.train)
         segments = self.found("log")
         for i, (first, segment) in enumerate(segments):
@@ -72,7 +81,7 @@ class TrainLog(RecordLog):
                 raise self._gap(found.train + 1, first - 1)
             for head, blobs in segment.read():
                 begin, train = self.stretch(head)
-                if train <= base and found.base:
+                if (train <= base and found.base) or (upto is not None and train > upto):
                     continue
                 if begin > found.train or train < found.train:
                     raise self._gap(found.train + 1, begin)
@@ -83,9 +92,10 @@ class TrainLog(RecordLog):
                 later = [other for _, other in segments[i + 1 :]]
                 if any(True for other in later for _ in other.read()):
                     raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
-                for other in reversed(later):
+                for other in reversed(later) if mend else ():
                     self.machine.disk.remove(other.path)
-                segment.cut()
+                if mend:
+                    segment.cut()
                 break
         if found.train < damaged:
             raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=self.kind.start_over)
@@ -101,10 +111,12 @@ class TrainLog(RecordLog):
         gone = f"{some} missing from the {self.what} in {self.root}: files are gone or damaged"
         return StateError(gone, hint=self.kind.start_over)
 
-    def _read_base(self) -> tuple[Found, int]:
+    def _read_base(self, upto: int | None) -> tuple[Found, int]:
         """The newest whole base, and the train of the newest one that is not: the log must reach as far as that."""
         damaged = 0
         for train, base in reversed(self.found("base")):
+            if upto is not None and train > upto:
+                continue
             pieces = [Logged(*one) for one in base.read()]
             if pieces and not base.is_torn and MORE not in pieces[-1].head:
                 self._base_bytes = base.length
@@ -132,8 +144,21 @@ class TrainLog(RecordLog):
     def writes_base(self) -> bool:
         return self._writer is not None and self._writer.is_alive()
 
-    def write_base(self, train: int, pieces: Callable[[], Pieces], rest_s: float = 0.0) -> None:
-        """Write all there is as of a train, with a rest behind each piece, then drop what that makes needless."""
+    def begin_with(self, train: int, pieces: Pieces, spare: Callable[[], bool]) -> None:
+        """Begin, or begin again, with all there is as of a train; see `write_base`."""
+        self._last = train
+        self.begin()
+        self._write_base(train, pieces, 0.0, self.machine.threads.event())
+        if spare():
+            self.drop(train, train + 1)
+
+    def write_base(
+        self, train: int, pieces: Callable[[], Pieces], spare: Callable[[], bool] = lambda: True, rest_s: float = 0.0
+    ) -> None:
+        """Write all there is as of a train in the background, with a rest behind each piece.
+
+        When it is whole, what it makes needless is deleted, unless that is not to `spare`.
+        """
         assert self._segment is not None
         self._segment.close()
         begin = self._last + 1
@@ -143,15 +168,15 @@ class TrainLog(RecordLog):
 
         def write() -> None:
             try:
-                self._write_base(train, pieces(), rest_s, ended)
-                if not ended.is_set():
+                if self._write_base(train, pieces(), rest_s, ended) and spare():
                     self.drop(train, begin)
             except BaseException as error:
                 self._failure = error
 
         self._writer = self.machine.threads.start("state-base", write)
 
-    def _write_base(self, train: int, pieces: Pieces, rest_s: float, ended: Event) -> None:
+    def _write_base(self, train: int, pieces: Pieces, rest_s: float, ended: Event) -> bool:
+        """Whether it came to its end."""
         base, size, rest = self._file(self.root / f"base-{train}.bin"), 0, iter(pieces)
         base.create()
         try:
@@ -160,12 +185,13 @@ class TrainLog(RecordLog):
                 base.append({**head, MORE: True}, blobs, sync=rest_s > 0)
                 head, blobs = further
                 if rest_s and ended.wait(rest_s):
-                    return
+                    return False
             base.append(head, blobs)
             size = base.length
         finally:
             base.close()
         self._base_bytes = size
+        return True
 
     def drop(self, train: int, first: int) -> None:
         """Delete bases before a train, and segments before the one that begins with another."""
@@ -175,6 +201,8 @@ class TrainLog(RecordLog):
             self.machine.disk.remove(file.path)
 
     def close(self) -> None:
+        if self._ended is not None:
+            self._ended.set()
         if self._writer is not None:
             self._writer.join()
         if self._segment is not None:
