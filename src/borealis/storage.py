@@ -60,6 +60,15 @@ def storage_at(uri: str, machine: Machine = HERE) -> Storage:
     return Storage(uri, Path("/") / path, replace(machine, disk=RemoteDisk(filesystem)))
 
 
+def placed(uri: str) -> str:
+    """The same storage for every process of this machine, wherever it was started.
+
+    >>> placed("s3://bucket/folder"), placed("/var/lib")
+    ('s3://bucket/folder', '/var/lib')
+    """
+    return str(Path(uri).expanduser().absolute()) if urlsplit(uri).scheme in PLAIN[:1] else uri
+
+
 def _key(path: Path) -> str:
     return str(path).lstrip("/")
 

@@ -76,6 +76,7 @@ class ClusterFile(_Checked):
     token_file: FilePath | None = None
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
+    storage: str | None = None  # a URI: where units and catalog are kept
     allow_faults: bool = False  # `borealis cut` may cut its nodes off from streams
 
     @property

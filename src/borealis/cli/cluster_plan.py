@@ -16,6 +16,7 @@ from borealis.cli.up import UpOptions
 from borealis.client.cluster_config import PORT, ClusterRecord, Whereabouts, home, read_token, split
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
+from borealis.storage import placed
 
 ELSEWHERE = Path("borealis-data")  # of what is started on other machines
 
@@ -129,6 +130,10 @@ def _cluster(options: UpOptions) -> ClusterFile:
         cluster = _numbered(options, coordinator=CoordinatorPart(port=PORT if port is None else port))
     if options.token_file is not None:
         cluster = cluster.model_copy(update={"token_file": options.token_file.expanduser().absolute()})
+    if options.storage is not None:
+        cluster = cluster.model_copy(update={"storage": options.storage})
+    if cluster.storage is not None:
+        cluster = cluster.model_copy(update={"storage": placed(cluster.storage)})
     if options.allow_faults:
         cluster = cluster.model_copy(update={"allow_faults": True})
     return cluster
@@ -145,7 +150,11 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
     guard: dict[str, Any] = {"token_file": cluster.token_file}
     guard |= {"tls_cert": tls.cert, "tls_key": tls.key, "tls_ca": tls.ca} if tls else {}
     catalog = str(at.catalog or data / "catalog.sqlite")
-    made = {COORDINATOR: arguments("coordinator", host=at.host, port=at.port, catalog=catalog, **guard)}
+    made = {
+        COORDINATOR: arguments(
+            "coordinator", host=at.host, port=at.port, catalog=catalog, storage=cluster.storage, **guard
+        )
+    }
     for node in cluster.nodes:
         made[node.name] = arguments(
             "node",
@@ -157,6 +166,7 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
             master=node.master or None,
             cores=node.cores,
             data=str(node.data or data / node.name),
+            storage=cluster.storage,
             allow_faults=cluster.allow_faults or None,
             **guard,
         )

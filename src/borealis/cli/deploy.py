@@ -31,7 +31,8 @@ class DeployFlags:
         str | None,
         Option(
             metavar="APPROACH",
-            help="Protect all units: amnesia, passive, active, replicas, upstream-backup; none. Else as the file says.",
+            help="Protect all units: amnesia, passive, active, replicas, upstream-backup, storage; none."
+            " Else as the file says.",
         ),
     ] = None
     guarantee: Annotated[

@@ -45,7 +45,8 @@ class ProtectionOptions:
     ha: Annotated[
         str | None,
         Option(
-            metavar="APPROACH", help="Show only protection: with amnesia, passive, active, replicas or upstream-backup."
+            metavar="APPROACH",
+            help="Show only protection: with amnesia, passive, active, replicas, upstream-backup or storage.",
         ),
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
@@ -246,7 +247,7 @@ def _columns(columns: dict[str, str], head: str = "") -> Text:
 
 def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
     if not spec.protection and asked.ha is None:
-        hint = "add --ha passive (or amnesia, active, replicas, upstream-backup)"
+        hint = "add --ha passive (or amnesia, active, replicas, upstream-backup, storage)"
         raise DiagramError(f"diagram '{spec.name}' says nothing of protection", hint=hint)
     cuts = [*(asked.cut or ()), *(even_cuts(spec, asked.units) if asked.units and asked.units > 1 else ())]
     pieces = cut(spec, cuts, pairs("--place", asked.place, "per_source=node2"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from borealis.cli.options import AllowFaults, Coordinator, Host, Master, SecurityOptions, arguments, pairs
+from borealis.cli.options import AllowFaults, Coordinator, Host, Master, SecurityOptions, StorageUri, arguments, pairs
 from borealis.cli.processes import join
 from borealis.client.cluster_config import TOKEN, find, home, make_folder, read_token
 from borealis.errors import ClusterError
@@ -33,6 +33,7 @@ def node(
     data: Annotated[Path | None, Option(metavar="DIR", help="Where durable inputs keep their logs.")] = None,
     cores: Annotated[int | None, Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
     conf: Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="A setting for Spark.")] = None,
+    storage: StorageUri = None,
     allow_faults: AllowFaults = False,
     *,
     protection: SecurityOptions,
@@ -66,6 +67,7 @@ def node(
     at = to.url if to.tls else to.address
     common: dict[str, Any] = {"host": host, "port": port, "announce": announce, "http_port": http_port}
     common |= {"master": master, "cores": cores, "data": data, "allow_faults": allow_faults or None}
+    common |= {"storage": storage}
     join(to.host, to.port, name, arguments("node", name=name, coordinator=at, **common, conf=conf, **vars(protection)))
     from borealis.node.process import NodeOptions, serve
 
@@ -76,14 +78,15 @@ def coordinator(
     host: Host = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Where it listens.")] = 7470,
     catalog: Annotated[Path | None, Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
+    storage: StorageUri = None,
     *,
     protection: SecurityOptions,
 ) -> None:
     security = protection.security(os.environ.get(TOKEN) or None)
     catalog = catalog or home() / "catalog.sqlite"
-    typed = arguments("coordinator", host=host, port=port, catalog=catalog, **vars(protection))
+    typed = arguments("coordinator", host=host, port=port, catalog=catalog, storage=storage, **vars(protection))
     join(host, port, "coordinator", typed)
     from borealis.coordinator.process import Options, run
     from borealis.gateway.stream_api import gateway
 
-    run(Options(catalog, host, port, security, parts=[gateway]))
+    run(Options(catalog, host, port, security, parts=[gateway], storage=storage))

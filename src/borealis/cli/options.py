@@ -92,6 +92,10 @@ def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+StorageUri = Annotated[
+    str | None,
+    Option(metavar="URI", help="Keep units and catalog here: a directory, s3://bucket/folder, hdfs://..."),
+]
 AllowFaults = Annotated[
     bool, Option("--allow-faults", help="Let 'borealis cut' cut nodes off from streams, to try what happens.")
 ]

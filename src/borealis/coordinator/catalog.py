@@ -7,11 +7,13 @@
 3. Each change is one transaction, on disk before its caller goes on.
 4. What concerns a takeover compares before it sets: a caller that knows only an older incarnation changes nothing.
 5. A diagram is one row, its layout as JSON. A file of another version is refused.
+6. With storage each change of what shall be is there, too, before its caller goes on; and a start begins with that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,11 +28,14 @@ from borealis.coordinator.layout import Layout, State, UnitAssignment
 from borealis.disk import Disk, HeldFile
 from borealis.errors import ClusterError
 from borealis.machine import HERE, Machine
+from borealis.storage import Storage
 from borealis.wire.messages import Claim
 from borealis.wire.status import NodeView
 
 APPLICATION = 0x626F7265  # "bore": marks catalogs among SQLite files
 VERSION = 5
+STORED = "catalog.json"  # in storage
+KEPT = ("diagrams", "past", "owed")  # tables; nodes and routes are found out again
 LAYOUT = TypeAdapter(Layout)
 Change = Callable[[UnitAssignment], UnitAssignment | None]  # None: as it is
 TABLES = """
@@ -51,8 +56,9 @@ CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node,
 class Catalog:
     """The catalog in a file. One coordinator at a time; thread-safe within it."""
 
-    def __init__(self, path: Path, machine: Machine = HERE) -> None:
-        self.path = path
+    def __init__(self, path: Path, machine: Machine = HERE, storage: Storage | None = None) -> None:
+        self.path, self.storage = path, storage
+        self._kept = b""  # in storage
         self._guard = machine.threads.rlock()
         with _disk(path), contextlib.ExitStack() as opened:
             machine.disk.make_directory(path.parent)
@@ -61,6 +67,7 @@ class Catalog:
             self._db = machine.disk.database(path)
             opened.callback(self._db.close)
             self._open()
+            self._bring_back()
             opened.pop_all()
 
     def _open(self) -> None:
@@ -81,6 +88,34 @@ class Catalog:
         if not found:
             marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
             db.executescript(f"BEGIN IMMEDIATE; {TABLES} {marks} COMMIT;")
+
+    def _bring_back(self) -> None:
+        """What storage says takes the place of what is here."""
+        if self.storage is None:
+            return
+        disk, path = self.storage.machine.disk, self.storage.root / STORED
+        disk.make_directory(self.storage.root)
+        if not disk.exists(path):
+            return
+        kept = json.loads(disk.read(path))
+        if kept["version"] != VERSION:
+            hint = f"this Borealis reads version {VERSION}: use the one that wrote it"
+            raise ClusterError(f"the catalog in {self.storage} is of version {kept['version']}", hint=hint)
+        with self._writing() as db:
+            for table in KEPT:
+                db.execute(f"DELETE FROM {table}")
+                for row in kept["tables"][table]:
+                    db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+    def _keep(self, db: sqlite3.Connection) -> None:
+        """Have in storage what is about to be."""
+        if self.storage is None:
+            return
+        tables = {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in KEPT}
+        data = json.dumps({"version": VERSION, "tables": tables}).encode()
+        if data != self._kept:
+            self.storage.machine.disk.write_whole(self.storage.root / STORED, data)
+            self._kept = data
 
     def held_by(self, holder: str) -> None:
         """Say in the lock which coordinator holds the catalog, for one that is refused."""
@@ -204,6 +239,7 @@ class Catalog:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._keep(self._db)
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise

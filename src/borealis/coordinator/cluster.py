@@ -109,6 +109,10 @@ class Cluster:
         found = {name: unheard if silence is None else silence for name, silence in silences.items()}
         return {name: silence for name, silence in found.items() if silence > 0}
 
+    def fallen(self) -> set[str]:
+        """Nodes that were heard, and are silent now."""
+        return {member.name for member in self.members.members() if not self.members.lives(member.name)}
+
     def order(self, node: str, action: str, message: Message) -> None:
         """Order a living node to do something, and wait until it has."""
         self.ask(node, action, message, Done)

@@ -35,6 +35,8 @@ ROLES: tuple[Role, ...] = ("backup", "copy", "primary")  # in this order: a prim
 def deploy(cluster: Cluster, wish: Deployment) -> Layout:
     """Make it run, all of it or nothing."""
     spec = _checked(wish.yaml)
+    if cluster.catalog.storage is not None and wish.ha is None and not spec.protection:
+        wish = wish.model_copy(update={"ha": "storage"})
     cluster.refuse_while(spec.name, "deployed")
     if not wish.replace:
         _refuse_if_there(cluster, spec.name)

@@ -11,7 +11,8 @@ Of protected units and entry points:
    a backup is there that may take over, or a node that is only paused may come back.
 4. A primary without its backup gets one, as soon as there is a node for it. A backup that is only silent is left to
    its primary, which says when it goes on alone: until then it is the one that can take over.
-5. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost.
+5. One that is kept in storage has no backup: any node goes on with it as soon as its own is silent.
+6. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost.
    One that is lost is replaced as soon as there is a node for it, and after the pair is whole.
 """
 
@@ -43,6 +44,7 @@ class DriftKind(Enum):
     INCOMPLETE = "{what} on {node} is without some of its further copies"  # or does not know them
     ORPHANED = "primary and backup of {what} are lost, and {node} has a copy"
     LOST = "all copies of {what} are lost"
+    STORED = "{what} runs nowhere, and is in storage"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Known:
     past: Set[str] = frozenset()
     owed: Set[tuple[str, str]] = frozenset()
     silent: Mapping[str, float] = field(default_factory=dict)  # for how many seconds, of those that are not alive
+    fallen: Set[str] = frozenset()  # those of them that were heard before
 
     def gone(self, node: str) -> bool:
         """Whether it has been silent for so long that the coordinator does not wait for what it had."""
@@ -202,6 +205,10 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
         strays |= copies.standbys.keys() - {place.backup, place.node}
     strays |= (copies.further.keys() | copies.failed) - set(place.nodes)
     yield from _of(DriftKind.STRAY, layout, place, *strays)
+    if place.stored:
+        if _is_nowhere(place, copies, known):
+            yield from _of(DriftKind.STORED, layout, place, place.node if place.node in known.alive else "")
+        return
     heirs = [node for node in place.nodes if copies.further.get(node) == "watching"]
     if place.node in copies.primaries:
         if _lacks_backup(place, copies, known):
@@ -245,6 +252,16 @@ def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     """No node runs it, none will without an order, and it can begin again."""
     home = known.alive.get(place.node)
     return (home is None or home.status.spark == "ready") and _is_headless(place, copies, known)
+
+
+def _is_nowhere(place: UnitAssignment, copies: Copies, known: Known) -> bool:
+    """Whether one that is in storage runs nowhere. One that was only held for dead finds there that it is deposed."""
+    if copies.primaries or copies.standbys or place.moving_to is not None:
+        return False
+    home = known.alive.get(place.node)
+    if home is not None:
+        return home.status.spark == "ready"
+    return place.node in known.fallen or known.gone(place.node)
 
 
 def _is_headless(place: UnitAssignment, copies: Copies, known: Known) -> bool:

@@ -43,6 +43,11 @@ class UnitAssignment:
         return self.protection is not None
 
     @property
+    def stored(self) -> bool:
+        """Whether it is kept in storage: it needs no backup, and any node can go on with it."""
+        return self.protection is not None and self.protection.ha == "storage"
+
+    @property
     def replicated(self) -> bool:
         """Whether its backup answers as well."""
         return self.protection is not None and self.protection.ha == "replicas"
@@ -117,6 +122,10 @@ class UnitAssignment:
         The backup may have taken over before it died, unseen: its incarnation is left out.
         """
         return self.taken_over(node, self.incarnation + 2)
+
+    def leaving(self) -> UnitAssignment:
+        """About to move. What the node that has it writes to storage counts until the other has begun there."""
+        return replace(self, standing=self.standing + 1) if self.stored else self.alone()
 
     def arrived(self, node: str) -> UnitAssignment:
         """On another node, as the copy that it was."""

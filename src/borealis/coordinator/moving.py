@@ -82,7 +82,7 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
         arrived(cluster, layout, unit, target.name)
         layout = cluster.layout(layout.name)
         now = layout.part(unit.unit)
-        if now is not None and now.protected:
+        if now is not None and now.protected and not now.stored:
             with _for_later(f"unit {layout.name}.{now.unit} has no backup yet"):
                 protecting.protect(cluster, layout, now)
     return cluster.layout(layout.name)

@@ -102,6 +102,8 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
 def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection | None:
     """How an entry point is protected: all it takes in goes to its backup at once, unless amnesia suffices for all.
 
+    Where a unit is kept in storage, so is what it reads again.
+
     It is watched as the first protected unit that reads it, or else any, is.
     """
     promised = {unit.unit: unit.protection for unit in units if unit.protection is not None}
@@ -111,7 +113,8 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
     nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
     if {one.ha for one in promised.values()} == {"amnesia"}:
         return nearest
-    news = {"ha": "passive", "guarantee": "precise", "reconcile": "local", "replicas": None}
+    approach = "storage" if "storage" in {one.ha for one in promised.values()} else "passive"
+    news = {"ha": approach, "guarantee": "precise", "reconcile": "local", "replicas": None}
     return nearest.model_copy(update=news)
 
 
@@ -119,6 +122,8 @@ def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
     """Refuse a unit that wants a backup and gets none, unless its user takes that."""
     for unit in units:
         protection = unit.protection
+        if unit.stored:
+            continue
         if protection is not None and unit.backup is None and protection.without_backup == "refuse":
             there = "only one node is" if alive == 1 else "no other able node is"
             raise AbsentError(
@@ -149,7 +154,7 @@ def with_backups(
     given: dict[str, float] = dict(Counter(unit.node for unit in units))
     found = []
     for unit in units:
-        if unit.protection is not None:
+        if unit.protection is not None and not unit.stored:
             chosen = wanted.get(unit.unit) or _idlest_other(unit.node, nodes, given)
             unit = replace(unit, backup=chosen)
             if chosen is not None:
@@ -178,7 +183,7 @@ def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: 
 
     Of a reader with more than two copies two may be lost at once: then it is rather where none of these is.
     """
-    if not entry.protected:
+    if not entry.protected or entry.stored:
         return entry
     able = {load.name for load in loads if load.ready}
     first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
@@ -211,6 +216,8 @@ def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or f"units are {', '.join(known)}"
             raise MissingError(f"there is no unit '{name}' that could have a backup on '{node}'", hint=hint)
+        if known[name].stored:
+            raise ClusterError(f"unit '{name}' is kept in storage, and has no backup", hint="leave --backup out")
         if known[name].protection is None:
             raise ClusterError(f"unit '{name}' is not protected, and needs no backup on '{node}'", hint="see --ha")
         if known[name].node == node:

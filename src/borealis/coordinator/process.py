@@ -23,6 +23,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.timings import TIMINGS, ClusterTimings
 from borealis.errors import ClusterError
+from borealis.storage import storage_at
 from borealis.wire.auth import Security, require_security
 from borealis.wire.client import Peers
 
@@ -42,6 +43,7 @@ class Options:
     security: Security | None = None
     timings: ClusterTimings = TIMINGS
     parts: Sequence[AppPart] = ()  # beside its own, say the gateway
+    storage: str | None = None  # a URI: where the catalog is kept as well, and units, if nothing else is said of them
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> None:
@@ -49,7 +51,8 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
     security = options.security
     require_security([options.host], security)
     # the catalog before the port: its error names the other coordinator
-    with closing(Catalog(options.catalog)) as catalog, _bound(options.host, options.port) as listening:
+    storage = storage_at(options.storage) if options.storage else None
+    with closing(Catalog(options.catalog, storage=storage)) as catalog, _bound(options.host, options.port) as listening:
         scheme = "https" if security and security.tls else "http"
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{scheme}://{host}:{listening.getsockname()[1]}"

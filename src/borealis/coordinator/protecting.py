@@ -92,13 +92,15 @@ def succeed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) 
 
 def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
     """Take the backup away, in an order in which it does not take over by mistake."""
-    backup, now = place.backup, place.alone()
-    if backup is None:
+    backup, now = place.backup, place.leaving()
+    if now == place:
         return place
     if not cluster.catalog.put(layout.name, place, now):
         raise AbsentError(
             f"unit '{place.unit}' was taken over at this moment", hint="look at the status, then try again"
         )
+    if backup is None:
+        return now
     # one that cannot be reached claims in vain
     cluster.try_order(backup, "drop", UnitName(diagram=layout.name, unit=place.unit))
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
@@ -122,6 +124,23 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     cluster.settle(other)
     clear(cluster, layout, now, other)
     order_place(cluster, layout, now)
+
+
+def restore(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
+    """It runs nowhere: have it go on where it was, as storage says, or where there is least to do."""
+    able, what = _able(cluster), called(layout.name, place.unit)
+    names = {node.name for node in able}
+    other = next((name for name in (place.node, *candidates(place, able)) if name in names), None)
+    if other is None:
+        raise AbsentError(f"no node is there for {what}", hint="start one")
+    now = place.succeeded(other)
+    if not cluster.catalog.put(layout.name, place, now):
+        return
+    log.warning("%s goes on at %s, from storage", what, other)
+    cluster.settle(other)
+    clear(cluster, layout, now, other)
+    order_place(cluster, layout, now)
+    cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
 
 
 def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:

@@ -22,7 +22,7 @@ from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
-WARMING = (DriftKind.NO_BACKUP, DriftKind.INCOMPLETE)
+SIDE_BY_SIDE = (DriftKind.NO_BACKUP, DriftKind.INCOMPLETE, DriftKind.STORED)  # each waits for a node
 
 
 @dataclass
@@ -74,6 +74,7 @@ class Reconciler:
             owed=catalog.owed(),
             gone_s=self._cluster.timings.gone_s,
             silent=self._cluster.silences(),
+            fallen=self._cluster.fallen(),
         )
 
     def _remember(self, found: Sequence[Difference]) -> None:
@@ -99,10 +100,10 @@ class Reconciler:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    if difference.kind not in WARMING:
+                    if difference.kind not in SIDE_BY_SIDE:
                         self._mend(difference)
-                lonely = [one for one in found if one.kind in WARMING]  # each waits for a query to be warm
-                side_by_side(self._cluster.threads, [partial(self._mend, one) for one in lonely])
+                slow = [one for one in found if one.kind in SIDE_BY_SIDE]
+                side_by_side(self._cluster.threads, [partial(self._mend, one) for one in slow])
         except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
@@ -159,6 +160,8 @@ def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -
                 protecting.succeed(cluster, layout, place, node)
         case DriftKind.LOST:
             protecting.restart(cluster, layout, place)
+        case DriftKind.STORED:
+            protecting.restore(cluster, layout, place)
         case DriftKind.ARRIVED:
             moving.arrived(cluster, layout, place, node)
         case DriftKind.STAYED:

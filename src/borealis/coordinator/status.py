@@ -223,7 +223,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         bucket_ms=promised.bucket_us / 1000 if promised.bucket_us and len(place.reads) > 1 else None,
         delay_ms=promised.delay_us / 1000 if promised.delay_us and place.boxes else None,
         incarnation=place.incarnation,
-        backup=place.backup,
+        backup="storage" if place.stored else place.backup,
         state=state,
         since=since,
         why=why,
@@ -282,7 +282,12 @@ def _state(
         return cluster.clock.time() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
 
     if not lives(place.node):
-        return "taking over" if any(map(lives, place.nodes[1:])) else "lost", *silent(place.node)
+        goes_on = place.stored or any(map(lives, place.nodes[1:]))
+        return "taking over" if goes_on else "lost", *silent(place.node)
+    if place.stored:
+        if here is not None and here.state == "failed":
+            return "lost", began, f"it failed on {place.node}: {here.error or 'unknown'}"
+        return ("taking over", began, "it is being restored") if mine is None else (mine.state, mine.since, mine.why)
     if place.backup is None:
         return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
     if not lives(place.backup):

@@ -36,7 +36,8 @@ class Deployment(BaseModel):
     units: int = Field(default=1, ge=1, le=MOST, description="cut each connected part into about so many")
     buckets: int = Field(default=1, ge=1, le=MOST, description="into which each stateful box splits its state")
     ha: str | None = Field(
-        default=None, description="none, amnesia, passive, active, replicas or upstream-backup, for all units"
+        default=None,
+        description="none, amnesia, passive, active, replicas, upstream-backup or storage, for all units",
     )
     guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
     interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")

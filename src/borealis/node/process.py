@@ -48,6 +48,7 @@ class NodeOptions:
     announce: str | None = None  # host:port at which others reach it; None: where it listens
     http_port: int = 0
     data: Path | None = None  # where durable entry points keep their logs
+    storage: str | None = None  # a URI: where units that are to be are kept
     cores: int | None = None
     security: Security | None = None
     settings: dict[str, str] = field(default_factory=dict)  # Spark's
@@ -88,6 +89,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
     from borealis.node.heartbeats import Heartbeats
     from borealis.node.metrics import MetricsServer
     from borealis.node.node import Node
+    from borealis.storage import storage_at
     from borealis.wire.server import WireServer
 
     at = options.coordinator
@@ -101,6 +103,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
         master=master,
         cores=options.cores or (1 if options.master is None else 0),
         allow_faults=options.allow_faults,
+        storage=storage_at(options.storage) if options.storage else None,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop_asked.set())

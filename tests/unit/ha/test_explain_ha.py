@@ -73,6 +73,7 @@ def test_the_whole_table(capfd: pytest.CaptureFixture[str]) -> None:
         "passive": ("repeating", ["gap", "repeating", "precise"]),
         "active": ("repeating", ["gap", "repeating", "precise"]),
         "upstream-backup": ("convergent", ["gap", "convergent", "precise"]),
+        "storage": ("repeating", ["gap", "repeating", "precise"]),
         "replicas": ("repeating", [None, None, "precise"]),
     }
 
