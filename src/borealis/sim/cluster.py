@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,10 +24,11 @@ from borealis.node.node import Node
 from borealis.sim.disk import SimDisk
 from borealis.sim.kernel import Kernel, Process
 from borealis.sim.network import Delays, SimNetwork, Wires, address_of
-from borealis.sim.plan import COORDINATOR, Weather
+from borealis.sim.plan import COORDINATOR, STORAGE, Weather
 from borealis.sim.programs import Programs, SimSession
 from borealis.sim.query import SimQuery
 from borealis.spark.worker import forget
+from borealis.storage import Storage
 from borealis.streams.queue import QueueLimits
 from borealis.wire.auth import OPEN
 from borealis.wire.client import Peer, Peers
@@ -37,6 +39,7 @@ from borealis.wire.service import Service
 
 DATA = Path("/data")
 CATALOG = Path("/catalog/catalog.db")
+STORED = Path("/stored")  # in storage
 LOCATION = TypeAdapter(Location)
 CLAIMED = TypeAdapter(list[Claimed])
 
@@ -143,6 +146,14 @@ class Host:
             self.wires.died(self.process)
 
 
+class StorageHost(Host):
+    """Where all nodes write; it never dies, but its disk may be full, or fail."""
+
+    def of(self, process: Process) -> Storage:
+        """As a process sees it."""
+        return Storage(STORAGE, STORED, replace(process.machine, disk=self.disk.for_process(process)))
+
+
 class NodeHost(Host):
     """A machine that runs a node."""
 
@@ -155,8 +166,10 @@ class NodeHost(Host):
         chance: Random,
         weather: Weather,
         limits: QueueLimits | None,
+        storage: StorageHost | None,
     ) -> None:
         super().__init__(name, kernel, wires, weather.sync_s)
+        self._storage = storage
         self._train_s = weather.train_s
         self.node: Node | None = None
         self._programs, self._chance, self._limits = programs, chance, limits
@@ -179,6 +192,7 @@ class NodeHost(Host):
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
                 limits=self._limits,
+                storage=self._storage.of(process) if self._storage is not None else None,
                 machine=machine,
             )
             node.address = address_of(self.name)
@@ -192,8 +206,9 @@ class NodeHost(Host):
 class CoordinatorHost(Host):
     """The machine that runs the coordinator."""
 
-    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather) -> None:
+    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather, storage: StorageHost | None) -> None:
         super().__init__(COORDINATOR, kernel, wires, weather.sync_s)
+        self._storage = storage
         self.coordinator: Coordinator | None = None
 
     def start(self) -> None:
@@ -202,7 +217,8 @@ class CoordinatorHost(Host):
 
         def main() -> None:
             machine = process.machine
-            catalog = Catalog(CATALOG, machine)
+            storage = self._storage.of(process) if self._storage is not None else None
+            catalog = Catalog(CATALOG, machine, storage)
             cluster = Cluster(catalog, Peers(network=network, machine=machine), machine=machine)
             coordinator = Coordinator(cluster)
             coordinator.start()
@@ -229,12 +245,16 @@ class SimCluster:
         programs: Programs,
         weather: Weather | None = None,
         limits: QueueLimits | None = None,
+        *,
+        stored: bool = False,
     ) -> None:
+        """With `stored` there is storage that all nodes reach."""
         weather = weather or Weather()
         delays = Delays(usual_s=weather.message_s, late=weather.late, late_s=weather.late_s)
         self.kernel, self.wires = kernel, Wires(kernel, delays)
-        self.coordinator = CoordinatorHost(kernel, self.wires, weather)
-        more = (kernel.chance("costs"), weather, limits)
+        self.storage = StorageHost(STORAGE, kernel, self.wires, weather.sync_s) if stored else None
+        self.coordinator = CoordinatorHost(kernel, self.wires, weather, self.storage)
+        more = (kernel.chance("costs"), weather, limits, self.storage)
         self.nodes = {name: NodeHost(name, kernel, self.wires, programs, *more) for name in names}
         self.client = Host("client", kernel, self.wires)
 
@@ -248,5 +268,7 @@ class SimCluster:
         network = self.wires.of(process, self.client.name)
         return CoordinatorLine(network, Peers(network=network, machine=process.machine))
 
-    def host(self, name: str) -> NodeHost | CoordinatorHost:
+    def host(self, name: str) -> Host:
+        if name == STORAGE and self.storage is not None:
+            return self.storage
         return self.coordinator if name == COORDINATOR else self.nodes[name]

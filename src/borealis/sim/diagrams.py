@@ -187,6 +187,9 @@ def is_allowed(spec: Spec, cuts: Sequence[str], **how: Any) -> bool:
 
 @cache
 def ways_of(diagram: str) -> list[tuple[tuple[str, ...], str, str]]:
-    """All ways to run a diagram: cuts, approach, guarantee. Replicas are drawn among active standbys (`plan.py`)."""
-    spec = spec_of(diagram)
-    return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts) if way[0] != "replicas"]
+    """All ways to run a diagram: cuts, approach, guarantee.
+
+    Replicas are drawn among active standbys, and what is in storage among passive ones (`plan.py`).
+    """
+    spec, drawn = spec_of(diagram), ("replicas", "storage")
+    return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts) if way[0] not in drawn]

@@ -16,6 +16,8 @@ from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
 
 KINDS = ("kill", "cut", "pause", "disk", "move")
 COORDINATOR = "coordinator"
+STORAGE = "storage"
+STORED = 0.3  # of the passive standbys that are drawn: they are in storage instead
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
@@ -247,12 +249,13 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     """The run of a seed: the same on every machine."""
     rng = Random(f"plan {seed}")
     nodes = tuple(f"node{n + 1}" for n in range(options.nodes))
+    asked = "passive" if options.approach == "storage" else options.approach  # what the one can do, the other can
     names = [options.diagram] if options.diagram is not None else list(DIAGRAMS)
     ways = [
         (name, cuts, approach, guarantee)
         for name in names
         for cuts, approach, guarantee in ways_of(name)
-        if approach != "none" and options.approach in (None, approach) and options.guarantee in (None, guarantee)
+        if approach != "none" and asked in (None, approach) and options.guarantee in (None, guarantee)
     ]
     if options.approach == "replicas":  # they are an active standby that answers as well
         ways = [way for way in _replicable(names) if options.guarantee in (None, way[3])]
@@ -271,10 +274,28 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     merge = options.merge
     if approach == "replicas" or _is_replicated(Random(f"replicas {seed}"), (name, cuts, approach, guarantee), options):
         approach, merge = "replicas", "time"
+    stored = options.approach == "storage" or Random(f"stored {seed}").random() < STORED
+    if approach == "passive" and options.approach != "passive" and stored:
+        approach = "storage"
+    if approach == "storage":
+        faults = _stored(Random(f"storage {seed}"), faults, nodes)
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
     plan = _bounded(Random(f"delay {seed}"), plan, options)
     return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
+
+
+def _stored(rng: Random, faults: Sequence[Fault], nodes: Sequence[str]) -> tuple[Fault, ...]:
+    """The faults where units are in storage: that may be full, or fail, as any disk; and everything dies at once."""
+    found = list[Fault]()
+    for one in faults:
+        if one.what in ("full disk", "failing disk") and rng.random() < 0.7:
+            found.append(replace(one, nodes=(STORAGE,)))
+        elif one.what in ("kill", "crash") and rng.random() < 0.3:
+            found.append(replace(one, what="power cut", nodes=(*nodes, COORDINATOR)))
+        else:
+            found.append(one)
+    return tuple(found)
 
 
 def _replicable(names: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:

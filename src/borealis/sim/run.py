@@ -107,7 +107,8 @@ class Run:
         self.weather = weather = Weather.drawn(plan.seed)
         self.kernel = Kernel(plan.seed, weather.preempt, weather.stall_s)
         limits = QueueLimits(keep_bytes=0, memory_bytes=LEAN_BYTES) if plan.lean else None
-        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits)
+        stored = plan.approach == "storage"
+        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits, stored=stored)
         self.outcome = Outcome(plan)
         self._looks = Looks(self.cluster)
         self._over = False

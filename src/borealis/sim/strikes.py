@@ -13,7 +13,7 @@ from borealis.node.primary import PrimaryGuard
 from borealis.node.running import UnitKey
 from borealis.sim.cluster import Host, SimCluster
 from borealis.sim.disk import SimDisk
-from borealis.sim.plan import COORDINATOR, Fault
+from borealis.sim.plan import COORDINATOR, STORAGE, Fault
 
 BREAK_S = 0.01  # so soon after a batch connections break at the latest
 FOLLOW_S = 0.01  # between looks for a node that has taken over
@@ -102,6 +102,9 @@ class Strikes:
             self._note("fault", f"{host.name} is killed")
             self._kill(host, fault)
             self._kernel.at(fault.until - fault.at, lambda host=host: self._restart(host))  # type: ignore[misc]
+        storage = self.cluster.storage
+        if fault.what == "power cut" and storage is not None and not self._mended:
+            storage.disk.crash(self._chance)
 
     def _break(self, part: float) -> None:
         if not self._mended:
@@ -157,6 +160,9 @@ class Strikes:
     def mend(self) -> None:
         self._mended = True
         self.cluster.wires.heal()
+        if self.cluster.storage is not None:
+            self._make_room(self.cluster.storage)
+            self.cluster.storage.disk.failing.clear()
         for host in (self.cluster.coordinator, *self.cluster.nodes.values()):
             self._make_room(host)
             host.disk.failing.clear()
@@ -193,9 +199,11 @@ class Strikes:
         return found
 
     def _standing_by(self, guard: PrimaryGuard | None) -> set[str]:
-        """Nodes that have all that a primary has: its backup, and further copies."""
+        """Nodes that have all that a primary has: its backup, and further copies; or storage, which never dies."""
         if guard is None:
             return set()
+        if guard.stored is not None:
+            return {STORAGE}
         names = {name for name, machine in guard.links.copies.machines.items() if machine.known}
         if guard.policy.joined and guard.policy.known:
             names.add(guard.guard.partner_node)
