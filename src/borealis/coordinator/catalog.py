@@ -101,6 +101,8 @@ class Catalog:
         if kept["version"] != VERSION:
             hint = f"this Borealis reads version {VERSION}: use the one that wrote it"
             raise ClusterError(f"the catalog in {self.storage} is of version {kept['version']}", hint=hint)
+        if kept["tables"] == _kept(self._db):
+            return  # also where there is no room to write it again
         with self._writing() as db:
             for table in KEPT:
                 db.execute(f"DELETE FROM {table}")
@@ -111,8 +113,7 @@ class Catalog:
         """Have in storage what is about to be."""
         if self.storage is None:
             return
-        tables = {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in KEPT}
-        data = json.dumps({"version": VERSION, "tables": tables}).encode()
+        data = json.dumps({"version": VERSION, "tables": _kept(db)}).encode()
         if data != self._kept:
             self.storage.machine.disk.write_whole(self.storage.root / STORED, data)
             self._kept = data
@@ -255,6 +256,11 @@ def _layout(text: str) -> Layout:
 @lru_cache(256)
 def _node(text: str) -> NodeView:
     return NodeView.model_validate_json(text)
+
+
+def _kept(db: sqlite3.Connection) -> dict[str, list[list[str]]]:
+    """What is in storage as well."""
+    return {table: [list(row) for row in db.execute(f"SELECT * FROM {table} ORDER BY 1")] for table in KEPT}
 
 
 def _read(db: sqlite3.Connection, name: str) -> Layout | None:

@@ -346,7 +346,7 @@ class PrimaryGuard:
             return
         if self.policy._under_way is not want:
             return  # of a backup that was
-        if answer.verdict in ("full", "failed") and not self.policy.known:
+        if answer.verdict in ("full", "failed") and not self.policy.known and self.stored is None:
             self._remove_backup(f"its backup cannot stand by: {answer.why}")  # the coordinator tries again, or another
             return
         with self.unit.run.between_trains(), self._lock:
@@ -365,11 +365,13 @@ class PrimaryGuard:
             elif answer.verdict == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"
-            elif answer.verdict == "full":
+            elif answer.verdict == "full" or (answer.verdict == "failed" and self.stored is not None):
                 self.policy.failed()
-                self._why = f"its backup takes nothing: {answer.why}"
-                why = f"the backup of {self.unit.title} takes nothing, and so nothing is safe here: {answer.why}"
-                self.unit.refuse(FullError(why, hint="make room there; what was sent is acknowledged then"))
+                other = "backup" if self.stored is None else "storage"
+                self._why = f"its {other} takes nothing: {answer.why}"
+                why = f"the {other} of {self.unit.title} takes nothing, and so nothing is safe here: {answer.why}"
+                kind = FullError if answer.verdict == "full" else StateError
+                self.unit.refuse(kind(why, hint="mend that there; what was sent is acknowledged then"))
             else:
                 self.policy.failed()
                 self._why = f"its backup says: {answer.verdict}"
