@@ -110,7 +110,7 @@ class RemoteDisk:
 
     def write_whole(self, path: Path, data: Any) -> None:
         with _as_os_error(path):
-            for _, key in self._parts(path):
+            for _, key in () if self._is_object(path) else self._parts(path):
                 self._fs.delete_file(key)
             self._put(_key(path), data)
 

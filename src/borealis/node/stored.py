@@ -152,6 +152,8 @@ class Stored:
 
     def _take(self, parcel: Parcel) -> GuardAnswer:
         try:
+            if parcel.want.kind == "whole" and self._later():  # what it would write over may be another's beginning
+                return self._answer(parcel, "deposed")
             if parcel.want.kind == "whole":
                 self._begin(parcel)
             elif self._log is None:
@@ -207,10 +209,14 @@ class Stored:
     def write_base(self, train: int, compose: Callable[[], Parcel]) -> None:
         """Write all there is as of a train, in the background; records go on meanwhile."""
         with self._lock:
-            if self._log is None or self._log.last > train:  # closed, or a later one was kept meanwhile
-                return
+            if self._log is None or self._log.writes_base or self._log.last > train:
+                return  # it is closed, or at it, or has kept a later one meanwhile
             self._records = 0
-            self._log.write_base(train, lambda: self._pieces(compose()), self._spare, self._budget.rest_s)
+            try:
+                self._log.write_base(train, lambda: self._pieces(compose()), self._spare, self._budget.rest_s)
+            except (StateError, OSError) as error:
+                log.warning("%s: no base of it can be written: %s", self.title, error)
+                self._give_up()
 
     def _spare(self) -> bool:
         """There is a base: what others left is needed no more, nor what an earlier life of the unit left.

@@ -75,7 +75,7 @@ class TrainLog(RecordLog):
             self.sweep()
         found, damaged = self._read_base(upto)
         base = found.train = max(since, found.train)
-        segments = self.found("log")
+        segments = [one for one in self.found("log") if upto is None or one[0] <= upto + 1]
         for i, (first, segment) in enumerate(segments):
             if first > found.train + 1:
                 raise self._gap(found.train + 1, first - 1)
@@ -146,6 +146,7 @@ class TrainLog(RecordLog):
 
     def begin_with(self, train: int, pieces: Pieces, spare: Callable[[], bool]) -> None:
         """Begin, or begin again, with all there is as of a train; see `write_base`."""
+        self._abandon()
         self._last = train
         self.begin()
         self._write_base(train, pieces, 0.0, self.machine.threads.event())
@@ -200,11 +201,15 @@ class TrainLog(RecordLog):
         for file in older:
             self.machine.disk.remove(file.path)
 
-    def close(self) -> None:
+    def _abandon(self) -> None:
+        """Write no more of a base that is being written; one that is not made to rest is written to its end."""
         if self._ended is not None:
             self._ended.set()
         if self._writer is not None:
             self._writer.join()
+
+    def close(self) -> None:
+        self._abandon()
         if self._segment is not None:
             self._segment.close()
         super().close()
