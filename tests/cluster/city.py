@@ -87,7 +87,7 @@ class City:
         self._background.append(process)
         return process
 
-    def up(self, nodes: int, fronted: Sequence[str] = ()) -> dict[str, Any]:
+    def up(self, nodes: int, fronted: Sequence[str] = (), storage: Path | None = None) -> dict[str, Any]:
         """Start it; nodes that are `fronted` are reached through a proxy."""
         parts: dict[str, dict[str, Any]] = {f"node{n}": {"name": f"node{n}"} for n in range(1, nodes + 1)}
         port, *ports = free_ports(1 + 2 * len(fronted))
@@ -97,6 +97,7 @@ class City:
             parts[node] |= {"port": behind, "announce": self.proxies[node].address}
         file = self.root / "cluster.yaml"
         made = {"coordinator": {"port": port}, "nodes": list(parts.values()), "allow_faults": True}
+        made |= {"storage": str(storage)} if storage is not None else {}
         file.write_text(json.dumps(made))  # which is YAML, too
         told: dict[str, Any] = json.loads(self.run("up", "--config", str(file), "--json"))
         return told

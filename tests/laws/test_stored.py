@@ -1,5 +1,5 @@
-"""Laws of a unit's log in storage: whoever writes, dies, comes back late or writes bases meanwhile, the next primary finds
-all that was ever answered for, in order, and nothing that a deposed one wrote after it was deposed."""
+"""Laws of a unit's log in storage: whoever writes, dies, comes back late or writes bases meanwhile, the next primary
+finds all that was ever answered for, in order, and nothing that a deposed one wrote after it was deposed."""
 
 from __future__ import annotations
 
