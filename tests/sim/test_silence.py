@@ -123,7 +123,7 @@ def test_a_new_backup_that_takes_long_to_take_everything_silences_nobody(meeting
     inputs = [f"in-{one}" for one in INPUTS]
     heirs = lambda: [node for one in inputs for node, state in town.where(one).items() if state == "standby"]  # noqa: E731
     town.until(lambda: bool(heirs()), each_s=0.001)  # of the first of them, as yet empty
-    [heir] = heirs()
+    heir = heirs()[0]
     process = town.host(heir).process
     assert process is not None
     process.pause()
