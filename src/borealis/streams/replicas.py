@@ -76,7 +76,7 @@ class Silence:
             return self.quiet_s
         if now < self._went + self._rest:
             return self._went + self._rest - now
-        if since != self._since or self._asked < since:
+        if since != self._since:
             return max(0.0, since + self.quiet_s - now)
         if self._lacking is not None:
             return max(0.0, self._lacking + self.again_s - now)
