@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ MERGED = """\
 borealis: 1
 name: {name}
 inputs:
-  a: {{columns: 'ts TIMESTAMP, n BIGINT', time: ts}}
-  b: {{columns: 'ts TIMESTAMP, n BIGINT', time: ts}}
+  a: {{columns: 'ts TIMESTAMP, n BIGINT, text STRING', time: ts}}
+  b: {{columns: 'ts TIMESTAMP, n BIGINT, text STRING', time: ts}}
 boxes:
   both: {{union: {{from: [a, b]}}}}
   counted: {{aggregate: {{from: both, size: 500 ms, exprs: {{n: count(*), least: min(n)}}}}}}
@@ -30,7 +30,7 @@ outputs: {{shown: shown}}
 
 
 @contextmanager
-def fed(city: City, name: str) -> Iterator[list[tuple[datetime, int]]]:
+def fed(city: City, name: str, text: str = "") -> Iterator[list[tuple[datetime, int]]]:
     """Rows on both inputs twenty times a second; all that were published, once this is over."""
     over, rows = threading.Event(), list[tuple[datetime, int]]()
 
@@ -40,7 +40,7 @@ def fed(city: City, name: str) -> Iterator[list[tuple[datetime, int]]]:
             while not over.is_set():
                 for publisher in publishers:
                     rows.append((datetime.now(UTC), len(rows)))
-                    publisher.send([{"ts": rows[-1][0], "n": rows[-1][1]}])
+                    publisher.send([{"ts": rows[-1][0], "n": rows[-1][1], "text": text}])
                 over.wait(0.05)
             for publisher in publishers:
                 publisher.end()
@@ -117,3 +117,36 @@ def test_one_of_two_replicas_is_cut_off_then_both(city: City) -> None:
     assert stable(json_lines(shown)) == right
     assert guesses.read_text() == "", "nothing is tentative in the end"
     city.undeploy("merged")
+
+
+def test_where_little_is_kept_the_oldest_is_given_up_and_the_rest_is_right(city: City) -> None:
+    """What comes of the other input while one is cut off is more than may be kept: a part of it is lost, is counted,
+    and is all that is lost. Readers hear of it."""
+    file = city.root / "lossy.yaml"
+    file.write_text(MERGED.format(name="lossy"))
+    places = ["--place", "both=node1", *(word for one in "ab" for word in ("--place", f"{one}=node3"))]
+    keep = ["--keep", "1 MB", "--when-full", "drop-oldest"]
+    city.run("deploy", str(file), "--ha", "amnesia", "--delay", "1 s", *keep, *places)
+    out, errors = city.root / "lossy.jsonl", city.root / "lossy.log"
+    tail = city.start("tail", "lossy/shown", "--from", "oldest", "--json", out=out)
+    words = city.start("tail", "lossy/shown", "--from", "oldest", "--stable-only", out=errors)
+    unit = lambda: next(one for one in city.status()["units"] if one["diagram"] == "lossy")  # noqa: E731
+    with fed(city, "lossy", "x" * 20_000) as rows:
+        wait_for(lambda: len(json_lines(out)) > 3, "some results")
+        cut = datetime.now(UTC)
+        city.run("cut", "lossy/b", "node1")
+        wait_for(lambda: unit()["given_up"].get("a", 0) > 20, "tuples that are given up")
+        city.run("heal", "lossy/b", "node1")
+        healed = datetime.now(UTC)
+        wait_for(lambda: any("_done" in one for one in json_lines(out)), "the correction")
+        wait_for(lambda: any(at > healed + timedelta(seconds=2) for at, *_ in stable(json_lines(out))), "newer results")
+    assert [tail.wait(120), words.wait(120)] == [0, 0]
+    right, given = windows(rows), stable(json_lines(out))
+    assert [at for at, *_ in given] == [at for at, *_ in right], "each window comes once, and in order"
+    lost = {at: n - m for (at, n, _), (_, m, _) in zip(right, given, strict=True) if n != m}
+    assert sum(lost.values()) == sum(unit()["given_up"].values()) > 20
+    assert unit()["given_up"].keys() == {"a"}
+    assert cut - timedelta(seconds=1) < min(lost), "what was right before stays so"
+    assert max(lost) < healed + timedelta(seconds=1), "and so is what comes later"
+    assert "tuples may be missing" in errors.read_text()
+    city.undeploy("lossy")

@@ -187,4 +187,4 @@ def _of(found: list[Any], which: int) -> list[Any]:
 
 def _check_holds_no_more(queue: OutputQueue) -> None:
     """What every reader had done with before the last record is not held for long."""
-    assert queue.first_id <= min(done for _, done in queue.acks().values())
+    assert queue.first_id <= min(place.done for place in queue.acks().values())

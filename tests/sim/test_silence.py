@@ -14,6 +14,7 @@ from simulated import RETRIES, SOON_S, Simulated
 
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
+from borealis.sim.network import address_of
 from borealis.sim.programs import Programs
 
 pytestmark = pytest.mark.spark
@@ -35,6 +36,7 @@ TICK_S = 0.04  # between batches
 ROWS = 2  # of each
 BEFORE_S, AFTER_S = 0.5, 4.0  # around a death; a new backup is there by then
 USUAL_S = 0.1  # two ticks; trains and messages take a hundredth
+SWITCH_S = 0.12  # from a copy that says nothing to the other: what is usual is in it
 SILENCE_S = 0.25  # three pings that are refused, an answer of the coordinator, and what is usual
 
 
@@ -70,8 +72,8 @@ class Meeting:
 
     def _read(self) -> None:
         options = ReadOptions(start="oldest", retries=RETRIES, first_s=SOON_S)
-        subscription = Subscription(self.town._line, "meeting/out", options, machine=self.town._client.machine)
-        for section in subscription.sections():
+        self.subscription = Subscription(self.town._line, "meeting/out", options, machine=self.town._client.machine)
+        for section in self.subscription.sections():
             if len(section):
                 self.came.append(self.town.kernel.now)
             if self._stopped:
@@ -83,6 +85,12 @@ class Meeting:
         self.town.live(seconds)
         at = [begin, *(one for one in self.came if one >= begin), self.town.kernel.now]
         return float(np.diff(at).max())
+
+    @property
+    def read_at(self) -> str:
+        """The node that the reader reads from; empty while it goes from one to another."""
+        address = self.subscription.address
+        return next((host.name for host in self.town.cluster.nodes.values() if address_of(host.name) == address), "")
 
     def __enter__(self) -> Meeting:
         return self
@@ -115,7 +123,7 @@ def test_a_new_backup_that_takes_long_to_take_everything_silences_nobody(meeting
     inputs = [f"in-{one}" for one in INPUTS]
     heirs = lambda: [node for one in inputs for node, state in town.where(one).items() if state == "standby"]  # noqa: E731
     town.until(lambda: bool(heirs()), each_s=0.001)  # of the first of them, as yet empty
-    [heir] = heirs()
+    heir = heirs()[0]
     process = town.host(heir).process
     assert process is not None
     process.pause()
@@ -123,3 +131,33 @@ def test_a_new_backup_that_takes_long_to_take_everything_silences_nobody(meeting
     process.resume()
     assert meeting.silence(1.5) < SILENCE_S
     town.settle()
+
+
+def test_a_copy_that_freezes_is_left_at_once(meeting: Meeting) -> None:
+    """As one that was killed seems to: until its memory is given back, its connections stand. And it is not missed."""
+    town, read = meeting.town, meeting.read_at
+    process = town.host(read).process
+    assert process is not None
+    process.pause()
+    assert meeting.silence(0.6) < SWITCH_S
+    assert meeting.read_at not in ("", read)
+    process.resume()
+    assert meeting.silence(1.5) < SILENCE_S
+    assert meeting.read_at not in ("", read)
+    town.settle()
+
+
+def test_a_copy_that_is_cut_off_from_a_stream_is_left_at_once(meeting: Meeting) -> None:
+    town, read = meeting.town, meeting.read_at
+    town.cluster.wires.cut((read,), ("node3",))
+    assert meeting.silence(1.0) < SWITCH_S
+    assert meeting.read_at not in ("", read)
+    town.cluster.wires.heal()
+    assert meeting.silence(1.5) < SILENCE_S
+    town.settle()
+
+
+def test_nobody_moves_without_a_failure(meeting: Meeting) -> None:
+    before = meeting.subscription.reconnects
+    assert meeting.silence(10.0) < USUAL_S
+    assert meeting.subscription.reconnects == before

@@ -60,7 +60,22 @@ def warnings(layout: Layout) -> list[str]:
     """What a user should know of it although all of it runs."""
     pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
     protected = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
-    return behind.warnings(passes.checked(Spec.from_yaml(layout.yaml)), pieces, protected)
+    spec = passes.checked(Spec.from_yaml(layout.yaml))
+    return [*behind.warnings(spec, pieces, protected), *_inputs_with_fewer_copies(spec, layout)]
+
+
+def _inputs_with_fewer_copies(spec: Spec, layout: Layout) -> list[str]:
+    """An input has two copies, however many a unit has that reads it."""
+    durable = {one.name for one in spec.inputs if one.durable}
+    found = []
+    for entry in layout.entries:
+        most = max((len(unit.nodes) for name in entry.gives for unit in layout.readers(name)), default=0)
+        if len(entry.nodes) < most and entry.input not in durable:
+            found.append(
+                f"input '{entry.input}' has {len(entry.nodes)} copies ({', '.join(entry.nodes)}), and what reads it "
+                f"has {most}: what it took in last is lost if these nodes die at once; a durable input keeps it"
+            )
+    return found
 
 
 def _checked(yaml: str) -> Spec:

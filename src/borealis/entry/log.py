@@ -142,7 +142,7 @@ class Logged:
             facts.get("next", self.first)[which],
             facts.get("boundary", self.standing)[which],
             0,
-            dict.fromkeys(readers, (first, first, 0)),
+            dict.fromkeys(readers, (first, first, 0, 0)),
             tuple(sections),
             tuple((a, b) for a, b in facts.get("jumps", ((), ()))[which]),
         )

@@ -26,7 +26,7 @@ from borealis.wire.client import Peers
 from borealis.wire.endpoints import Endpoints, Location
 from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
-from borealis.wire.replicas import ReplicaWatch
+from borealis.wire.replicas import Copies, ReplicaWatch
 from borealis.wire.subscription import WireSubscription
 
 RETRIES, STATUS_RETRIES = Retries(0.02, 1.0, math.inf), Retries(0.05, 0.05, math.inf)
@@ -331,7 +331,8 @@ class StreamFeed:
         self._follower.go_on(start, boundary)
         if self._replicated:
             look_up = partial(self._routes.look_up, self.stream)
-            ReplicaWatch(self._follower, self._recall, look_up, self._copy, machine=self._machine)
+            copies = Copies(self._recall, look_up, self._copy, clock=self._clock)
+            ReplicaWatch(self._follower, copies, machine=self._machine)
         for section in self._follower:
             self._gone, self.waiting_for, self.seen = 0, "", True
             if isinstance(feed := self._follower.feed, WireSubscription):

@@ -13,10 +13,11 @@ from borealis.errors import WireError
 from borealis.ha.primary import Want
 from borealis.state import frame
 from borealis.state.log import Key
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.status import StreamState
 
-MARK = b"BGP4"
-Acks = Mapping[str, Mapping[str, tuple[int, int]]]  # of each output, by reader: received, no longer needed
+MARK = b"BGP5"
+Acks = Mapping[str, Mapping[str, ReaderPlace]]  # of each output, by reader
 
 
 class DamagedError(WireError):

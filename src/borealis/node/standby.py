@@ -17,6 +17,7 @@ from borealis.node.feeds import keep_from
 from borealis.node.parcel import Acks, Parcel
 from borealis.node.primary import HEARD_S
 from borealis.node.running import RunningEntry, RunningUnit
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import StreamState
@@ -119,7 +120,7 @@ class Standby:
             how: dict[str, Any] = {"acks": acks, "waits": waits, "number": number, "incarnation": incarnation}
             return GuardAnswer(verdict=verdict, why=why, **how)
 
-    def _read_here(self) -> dict[str, dict[str, tuple[int, int]]]:
+    def _read_here(self) -> dict[str, dict[str, ReaderPlace]]:
         """How far readers of this copy are, where it has any: the primary keeps what they need, too."""
         if self.guard.approach != "replicas" or not self.unit.started:
             return {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,6 @@ import pyarrow as pa
 from borealis.client.client import Client
 from borealis.client.cluster_config import CA, TOKEN, Whereabouts, find
 from borealis.client.publisher import schema_of
-from borealis.clock import WALL
 from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError
@@ -25,7 +25,7 @@ from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import SchemaOf
-from borealis.wire.replicas import ReplicaTimings, others
+from borealis.wire.replicas import Copies, as_choice
 
 ADDRESS = ("stream", "path", "coordinator", "address", "token", "ca")  # options of source and sink alike
 
@@ -92,7 +92,8 @@ class StreamClient:
         self._found: Location | None = None
         self._peer: Peer | None = None
         self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch
-        self._choice, self._located = Choice(), -ReplicaTimings.locate_s
+        self._choice = Choice()
+        self._copies = Copies(lambda: self._found, self._find_again, self._copy)
         self.endpoints = Endpoints(self._locate, recall=self._recall)
 
     def schema(self) -> pa.Schema:
@@ -109,33 +110,18 @@ class StreamClient:
         if found is None or not found.replicated or now.state == "stable":
             self._choice.stay()
             return now
-        states = {found.address: now.state} | self._others(found.address, at, now)
+        states: dict[str, ReplicaState] = {found.address: now.state}
+        has, copies = partial(_has, at=at, now=now), self._copies.others(found.address)
+        states |= {other: as_choice(copy, has) for other, copy in copies.items()}
         if (best := self._choice.best(found.address, states)) == found.address:
             return now
         log.info("%s is read at %s now: at %s there is %s", self.stream, best, found.address, now.state)
         self.endpoints.prefer(best)
         return self.status()
 
-    def _others(self, here: str, at: int, now: QueueStatus) -> dict[str, ReplicaState]:
-        """How other copies are; the coordinator is asked now and then where one is, if none is known that answers."""
-        states = {other: self._state(other, at, now) for other in others(here, self._found)}
-        moment = WALL.now()
-        if moment - self._located >= ReplicaTimings.locate_s and set(states.values()) <= {"unreachable"}:
-            self._located = moment
-            with suppress(BorealisError):  # the coordinator is away as well
-                self._found = self.locator.locate(self.stream)
-                states = {other: self._state(other, at, now) for other in others(here, self._found)}
-        return states
-
-    def _state(self, address: str, at: int, now: QueueStatus) -> ReplicaState:
-        """How another copy is, if it has all that this reader may ask for."""
-        try:
-            with closing(self.locator.peer(address)) as peer:
-                copy = peer.say("stream", SchemaOf(stream=self.stream), QueueStatus, within=ReplicaTimings.answer_s)
-        except BorealisError:
-            return "unreachable"
-        has = copy.epoch == now.epoch and copy.first_id <= at and copy.next_id >= now.next_id
-        return copy.state if has else "unreachable"
+    def _copy(self, address: str, within: float) -> QueueStatus:
+        with closing(self.locator.peer(address)) as peer:
+            return peer.say("stream", SchemaOf(stream=self.stream), QueueStatus, within=within)
 
     @property
     def location(self) -> Location | None:
@@ -190,11 +176,19 @@ class StreamClient:
         self._found, self.stream = found, found.stream
         return found
 
+    def _find_again(self) -> None:
+        self._found = self.locator.locate(self.stream)
+
     def _recall(self) -> Location | None:
         """Where it was found, while that connection stands."""
         if self._found is None or self._peer is None:
             return None
         return replace(self._found, address=self._peer.address)
+
+
+def _has(copy: QueueStatus, at: int, now: QueueStatus) -> bool:
+    """Whether a copy has all that a reader at this id may ask for, as the one that is read has."""
+    return copy.epoch == now.epoch and copy.first_id <= at and copy.next_id >= now.next_id
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus, StreamState
@@ -63,6 +64,11 @@ class _Reader:
     received: int  # level 0
     done: int  # level 1
     lost: int = 0
+    back: int = 0  # how often it went back to an earlier tuple
+
+    @property
+    def place(self) -> ReaderPlace:
+        return ReaderPlace(self.received, self.done, self.back)
 
 
 class OutputQueue:
@@ -401,6 +407,7 @@ class OutputQueue:
                 self._readers[reader] = _Reader(start, start)
             elif start < known.done:
                 known.done = known.received = start
+                known.back += 1
             return start
 
     def forget(self, reader: str) -> None:
@@ -428,13 +435,13 @@ class OutputQueue:
                 self._trim()
                 self._room.notify_all()
 
-    def acks(self) -> dict[str, tuple[int, int]]:
-        """How far each named reader is: received, done."""
+    def acks(self) -> dict[str, ReaderPlace]:
+        """How far each named reader is."""
         with self._more:
-            return {n: (r.received, r.done) for n, r in self._readers.items() if not n.startswith("~")}
+            return {n: r.place for n, r in self._readers.items() if not n.startswith("~")}
 
-    def raise_acks(self, readers: Mapping[str, tuple[int, int]], told: Collection[str] | None = None) -> None:
-        """Take over what readers acknowledged at another node's queue of the same stream: received, done.
+    def raise_acks(self, readers: Mapping[str, ReaderPlace], told: Collection[str] | None = None) -> None:
+        """Take over what readers acknowledged at another node's queue of the same stream, or that they went back there.
 
         Those that are gone there since are gone here, too. With `told`, it is the answer of a copy that was told of
         these: of them none comes back that is gone here since, and others are the copy's own, which may come here.
@@ -444,11 +451,11 @@ class OutputQueue:
                 for name in self._mirrored - set(readers):
                     self._readers.pop(name, None)
                 self._mirrored = set(readers)
-            for name, (received, done) in readers.items():
+            for name, place in readers.items():
                 if told is not None and name in told and name not in self._readers:
                     continue
-                known = self._readers.setdefault(name, _Reader(received, done))
-                known.received, known.done = max(known.received, received), max(known.done, done)
+                known = self._readers.setdefault(name, _Reader(place.received, place.done, back=place.back))
+                known.received, known.done, known.back = known.place.joined(place)
             self._trim()
             self._room.notify_all()
 
@@ -485,7 +492,7 @@ class OutputQueue:
                 held.next,
                 held.boundary,
                 self.dropped,
-                {n: (r.received, r.done, r.lost) for n, r in self._readers.items() if not n.startswith("~")},
+                {n: (r.received, r.done, r.lost, r.back) for n, r in self._readers.items() if not n.startswith("~")},
                 held.since(place),
                 tuple(held.jumps),
             )

@@ -17,7 +17,7 @@ from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.section import Section, from_batch, joined, wire_schema
 from borealis.tuples import TIME
 
-MARK = b"BQS4"
+MARK = b"BQS5"
 PIECE_BYTES = 1 << 20
 _FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
@@ -38,7 +38,7 @@ class QueueSnapshot:
     next_id: int
     boundary: int
     dropped: int
-    readers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # level 0, level 1, lost
+    readers: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)  # level 0, level 1, lost, went back
     sections: tuple[Section, ...] = ()
     jumps: tuple[Interval, ...] = ()  # ids that were left out
 
@@ -73,7 +73,8 @@ class QueueSnapshot:
                 (user, tuples), (_, boundaries) = _read_once(rows.to_pybytes()), _read_once(bounds.to_pybytes())
             facts = {name: head[name] for name in _FACTS}
             facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
-            facts["readers"] = {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()}
+            readers = head["readers"].items()
+            facts["readers"] = {name: (int(a), int(b), int(lost), int(back)) for name, (a, b, lost, back) in readers}
             sections = _sections(head, user, tuples, boundaries)
             _check_row(sections, head["next_id"], Jumps(facts["jumps"]))
             return cls(schema=user, sections=tuple(sections), **facts)

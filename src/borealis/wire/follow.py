@@ -63,9 +63,11 @@ class Follower:
         self.stopped, self.opened = machine.threads.event(), machine.threads.event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self.address = ""  # of the node that it reads from, while there is one
+        self.silent_since: float | None = None  # it waits for the next section since then; None: it does not wait
         self.over = False  # nobody iterates any more
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self.wants, self._pause = stop, reader, wants, pause or self.stopped.wait
+        self._clock = machine.clock
         self.at: ForkPlace | None = None  # among tentative tuples
 
     def begin(self, start: Start) -> None:
@@ -141,7 +143,7 @@ class Follower:
             self._endpoints.found()
             self.address = address
             self.opened.set()
-            for section in feed:
+            for section in self._listened(feed):
                 self.backoff.found()  # not before: what opens and then breaks, over and over, is tried less and less
                 self.at = fork_place(self.at, section)
                 if section.stable:
@@ -150,3 +152,17 @@ class Follower:
         finally:
             self.feed, self.address = None, ""
             feed.cancel()
+
+    def _listened(self, feed: IncomingFeed) -> Iterator[Section]:
+        """What comes, and meanwhile since when nothing has."""
+        sections = iter(feed)
+        try:
+            while True:
+                self.silent_since = self._clock.now()
+                section = next(sections, None)
+                self.silent_since = None
+                if section is None:
+                    return
+                yield section
+        finally:
+            self.silent_since = None

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 from borealis.diagram.protection import Approach, Protection
 from borealis.hosts import is_flight
 from borealis.message import Message, MessagePart
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.status import QueueStatus, StreamState
 from borealis.streams.tentative import Wants
 
@@ -301,7 +302,7 @@ class GuardAnswer(Message):
     verdict: ParcelVerdict
     why: str = ""  # it takes nothing, where its disk is full or it failed to load the whole
     waits: bool = False  # a replica: it answers tentatively, and leaves it to the primary to be corrected first
-    acks: dict[str, dict[str, tuple[int, int]]] = {}  # of a replica's readers, by output: received, done
+    acks: dict[str, dict[str, ReaderPlace]] = {}  # of a replica's readers, by output
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
 

@@ -129,6 +129,19 @@ def test_a_client_reads_the_better_of_two_copies_that_both_answer(pair: Pair) ->
     assert (subscription.gaps, subscription.lost, subscription.reconnects) == (0, 0, 2)
 
 
+def test_a_copy_that_gives_nothing_is_left_though_it_says_that_it_is_well(pair: Pair) -> None:
+    pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
+    pair.mirror.release()
+    subscription = pair.subscribe(timeout=WAIT_S)
+    add(pair.queue, 5)
+    add(pair.mirror, 5)
+    assert numbers(subscription, 5) == list(range(5))
+    add(pair.mirror, 3)
+    assert numbers(subscription, 3) == [5, 6, 7]
+    assert (pair.queue.status().state, subscription.address) == ("stable", pair.backup.address)
+    assert (subscription.gaps, subscription.lost, subscription.reconnects) == (0, 0, 1)
+
+
 def test_a_copy_that_does_not_hold_what_comes_next_is_no_choice(pair: Pair) -> None:
     pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
     pair.mirror.release()
@@ -153,7 +166,8 @@ def test_nobody_watches_copies_for_a_reader_that_is_gone(pair: Pair) -> None:
     pair.mirror.release()
 
     def watching() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == f"replicas {STREAM}"]
+        names = {f"replicas {STREAM}", f"silence {STREAM}"}
+        return [thread.name for thread in threading.enumerate() if thread.name in names]
 
     pair.queue.incarnation = 0
     with pytest.raises(GoneError):

@@ -9,7 +9,7 @@ import pytest
 from stand_ins import Town, Yard, traffic
 
 from borealis.coordinator.catalog import Catalog
-from borealis.coordinator.deployment import deploy
+from borealis.coordinator.deployment import deploy, warnings
 from borealis.coordinator.http_errors import AbsentError, TakenError
 from borealis.coordinator.layout import UnitAssignment, entry_point, reader_names
 from borealis.coordinator.moving import move
@@ -400,3 +400,11 @@ def test_one_whose_primary_and_backup_died_is_being_taken_over_while_a_copy_live
     town.die("node3")
     town.beat(seconds=4)
     assert town.protection().state == "lost"
+
+
+def test_who_deploys_hears_that_an_input_has_fewer_copies(tmp_path: Path) -> None:
+    town = Copied(tmp_path)
+    [warning] = warnings(town.cluster.layout("traffic"))
+    assert warning.startswith("input 'packets' has 2 copies (node4, node3), and what reads it has 3: ")
+    two = Copied(tmp_path / "two", replicas=2)
+    assert warnings(two.cluster.layout("traffic")) == []

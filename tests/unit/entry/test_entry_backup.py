@@ -17,6 +17,7 @@ from borealis.errors import FullError, InputError, StateError
 from borealis.machine import Machine
 from borealis.node.primary import PrimaryGuard
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
+from borealis.streams.reader_place import ReaderPlace
 from borealis.tuples import FIRST_TIME
 from borealis.wire.messages import BatchHead, GuardAnswer, Protect
 from entry_pair import Host, guard_of, protect, take_over
@@ -97,7 +98,7 @@ def test_what_was_there_before_is_sent_first() -> None:
     assert [parcel.want.kind for parcel in host.sent] == ["whole", "delta"]
     take_over(host)
     assert tuples(two.queue) == [(3, 3), (4, 4)]
-    assert two.queue.acks() == {"d.u1": (3, 3)}
+    assert two.queue.acks() == {"d.u1": ReaderPlace(3, 3)}
 
 
 def test_while_a_fresh_backup_is_sent_the_whole_nobody_waits_and_it_cannot_take_over() -> None:
@@ -179,11 +180,11 @@ def test_acknowledgements_and_readers_that_are_gone_come_along() -> None:
     one.queue.ack("d.u1", 1, 2)
     one.queue.ack("job", 0, 1)
     one.take("p", BatchHead(number=1), batch(12))
-    assert two.queue.acks() == {"d.u1": (2, 2), "job": (1, 0)}
+    assert two.queue.acks() == {"d.u1": ReaderPlace(2, 2), "job": ReaderPlace(1, 0)}
     assert two.queue.first_id == 0
     one.queue.forget("job")
     one.take("p", BatchHead(number=2), batch(13))
-    assert two.queue.acks() == {"d.u1": (2, 2)}
+    assert two.queue.acks() == {"d.u1": ReaderPlace(2, 2)}
     assert two.queue.first_id == one.queue.first_id == 2
 
 

@@ -13,6 +13,7 @@ from borealis.errors import WireError
 from borealis.ha.primary import Want
 from borealis.node.parcel import MARK, DamagedError, Parcel
 from borealis.state import frame
+from borealis.streams.reader_place import ReaderPlace
 from borealis.trains.commit_point import CommitPoint
 
 
@@ -24,7 +25,7 @@ def step(train: int) -> CommitPoint:
 def parcel(*, blobs: tuple[bytes, bytes] = (b"state", b"queue")) -> Parcel:
     orders = ((8, step(8).order), (9, ()))
     want = Want("delta", 4, 7, step(9), step(3), step(5), orders)
-    acks = {"o": {"d.u2": (5, 3), "d.u2.2": (4, 0)}}
+    acks = {"o": {"d.u2": ReaderPlace(5, 3), "d.u2.2": ReaderPlace(4, 0, back=2)}}
     return Parcel("d", "u1", 2, want, acks, {"a": "e0", "b": None}, {("box", 3): blobs[0]}, {"o": blobs[1]})
 
 

@@ -17,6 +17,7 @@ from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import Machine
 from borealis.streams import held
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import NOTHING, Section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.tentative import Wants, fork_place
@@ -408,9 +409,9 @@ def test_where_a_reader_begins() -> None:
     queue.ack("r", 1, 3)
     assert queue.register("r") == 3
     assert queue.register("r", 4) == 4  # ahead of what it acknowledged, which stays
-    assert queue.acks()["r"] == (3, 3)
+    assert queue.acks()["r"] == ReaderPlace(3, 3)
     assert queue.register("r", 1) == 1  # back: it needs that again
-    assert queue.acks()["r"][1] == 1
+    assert queue.acks()["r"] == ReaderPlace(1, 1, back=1)
     assert queue.register("new") == 0
     assert queue.register("newest", queue.next_id) == 5
     assert queue.acks()["newest"][1] == 5
@@ -423,9 +424,9 @@ def test_acknowledgements_may_come_again_and_out_of_order() -> None:
     queue.ack("r", 0, 2)
     queue.ack("r", 1, 3)
     queue.ack("r", 1, 1)
-    assert queue.acks()["r"] == (4, 3)
+    assert queue.acks()["r"] == ReaderPlace(4, 3)
     queue.ack("r", 1, 3)
-    assert queue.acks()["r"] == (4, 3)
+    assert queue.acks()["r"] == ReaderPlace(4, 3)
     with pytest.raises(StreamError, match="acknowledged 6, but the next tuple is 5"):
         queue.ack("r", 1, 6)
     queue.ack("rr", 1, 2)  # one that is not known, or was forgotten: nothing is kept for it because of that
@@ -496,7 +497,7 @@ def test_a_snapshot_is_the_queue() -> None:
     assert set(after.readers) == {"r", "s"}
     assert after.held_bytes <= before.held_bytes  # in fewer sections
     assert after == before.model_copy(update={"readers": after.readers, "held_bytes": after.held_bytes})
-    assert (again.acks()["s"], lost(again, "r")) == ((23, 22), before.dropped)
+    assert (again.acks()["s"], lost(again, "r")) == (ReaderPlace(23, 22), before.dropped)
     assert again.snapshot().to_bytes() == data
     assert again.schema == SCHEMA
     put(again, 3)

@@ -12,6 +12,7 @@ import pytest
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.streams.id_gaps import JUMP, Jumps, above
 from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import Section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -71,8 +72,9 @@ def test_a_held_queue_is_appended_to_acknowledged_and_trimmed_as_ever() -> None:
     queue.register("s", 0)
     put(queue, 4)
     put(queue, 4)
-    queue.raise_acks({"r": (8, 5), "s": (6, 4)})
-    assert queue.acks() == {"r": (8, 5), "s": (6, 4)}
+    there = {"r": ReaderPlace(8, 5), "s": ReaderPlace(6, 4)}
+    queue.raise_acks(there)
+    assert queue.acks() == there
     assert (queue.first_id, queue.pushed()) == (4, 4)
     status = queue.status()
     assert (status.held, status.incarnation, status.held_rows) == (True, 1, 4)
@@ -86,15 +88,42 @@ def test_readers_that_another_copy_met_are_kept_for_and_those_that_were_forgotte
         queue.register(reader, 0)
     told = queue.acks()
     queue.forget("gone")  # while the other copy answers
-    queue.raise_acks({"r": (6, 6), "gone": (2, 2), "met": (5, 4)}, told)
-    assert queue.acks() == {"r": (6, 6), "met": (5, 4)}
+    queue.raise_acks({"r": ReaderPlace(6, 6), "gone": ReaderPlace(2, 2), "met": ReaderPlace(5, 4)}, told)
+    assert queue.acks() == {"r": ReaderPlace(6, 6), "met": ReaderPlace(5, 4)}
     assert queue.first_id == 4
-    queue.raise_acks({"r": (6, 6), "gone": (7, 7), "met": (5, 5)}, queue.acks())  # it has come again, over there
-    assert queue.acks() == {"r": (6, 6), "gone": (7, 7), "met": (5, 5)}
+    there = {"r": ReaderPlace(6, 6), "gone": ReaderPlace(7, 7), "met": ReaderPlace(5, 5)}
+    queue.raise_acks(there, queue.acks())  # it has come again, over there
+    assert queue.acks() == there
     other = new(QueueLimits(keep_bytes=0))
     other.register("met", 0)
-    other.raise_acks({"r": (6, 6)})  # it does not know of that one yet
+    other.raise_acks({"r": ReaderPlace(6, 6)})  # it does not know of that one yet
     assert set(other.acks()) == {"r", "met"}
+
+
+def test_a_reader_that_went_back_needs_what_another_copy_remembers_it_has() -> None:
+    """Each copy is told by the other where the reader stood; it is heard of the latest life of the reader only."""
+    one, other = (new(QueueLimits(keep_bytes=0)) for _ in range(2))
+    for copy in (one, other):
+        put(copy, 4)
+        put(copy, 4)
+        copy.register("waits", 0)  # for whom the tuples are still here
+        copy.register("r", 0)
+    one.ack("r", 1, 8)
+    other.raise_acks(one.acks())
+    told = one.acks()
+    assert one.register("r", 2) == 2
+    one.raise_acks(other.acks(), told)  # the answer was under way
+    for copy in (one, other):
+        copy.forget("waits")
+    for copy, answers in ((one, other), (other, one)):
+        copy.raise_acks(answers.acks(), copy.acks())
+        assert copy.acks() == {"r": ReaderPlace(2, 2, back=1)}
+    assert one.first_id <= 2
+    assert read(one, 2)[0] == [2, 3, 4, 5, 6, 7]
+    one.ack("r", 1, 5)
+    other.raise_acks(one.acks())
+    assert other.acks() == one.acks() == {"r": ReaderPlace(5, 5, back=1)}
+    assert OutputQueue.restore(one.snapshot()).acks() == one.acks()
 
 
 def test_a_reader_that_waits_gets_what_is_released_at_once() -> None:
@@ -146,7 +175,7 @@ def test_passing_readers_count_as_pushed_but_are_not_passed_on() -> None:
     queue.ack("r", 0, 9)  # what it only has in memory may be asked for again
     assert queue.pushed() == 7
     queue.register("~p", 4)
-    assert (queue.pushed(), queue.acks()) == (4, {"r": (9, 7)})
+    assert (queue.pushed(), queue.acks()) == (4, {"r": ReaderPlace(9, 7)})
     assert new(readers=()).pushed() == 0
 
 
@@ -249,7 +278,7 @@ def test_an_increment_is_what_is_behind_a_place() -> None:
     assert sum(len(s) for s in news.sections) == 2
     mirror.apply(news)
     mirror.apply(news)
-    assert (mirror.next_id, mirror.boundary, mirror.acks()) == (5, 31, {"r": (1, 1)})
+    assert (mirror.next_id, mirror.boundary, mirror.acks()) == (5, 31, {"r": ReaderPlace(1, 1)})
     mirror.release()
     for place in ((0, FIRST_TIME), (3, 20), (3, 30), (3, 31), (4, 31)):
         assert read(mirror, *place) == read(queue, *place)

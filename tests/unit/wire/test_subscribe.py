@@ -15,6 +15,7 @@ from pyarrow import flight
 
 from borealis.errors import GoneError, StreamError, WireError
 from borealis.streams.queue import MovedError, OutputQueue
+from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import Section, boundary_only, wire_schema
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.client import Peer
@@ -177,7 +178,7 @@ def test_a_named_reader_is_kept_for_until_it_acknowledges(queue: OutputQueue, pe
         assert ids([next(iter(subscription))]) == [0, 1, 2]
     peer.ack(Ack(stream="d/a", reader="r", level=0, upto=3))
     peer.ack(Ack(stream="d/a", reader="r", level=1, upto=2))
-    assert queue.acks()["r"] == (3, 2)
+    assert queue.acks()["r"] == ReaderPlace(3, 2)
     with peer.subscribe(Subscribe(stream="d/a", reader="r")) as again:
         assert ids([next(iter(again))]) == [2]
     assert readers(queue) == ["r"]
