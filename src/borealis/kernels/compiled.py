@@ -1,7 +1,7 @@
 """Whether `loops` can be used: its machine code is there already, so that no train waits until it is made.
 
-`python -m borealis.spark.archive` makes it (the Makefile's set-up does), for this Python, this numba and this processor.
-Where it is not there, kernels do without: it gives the same, later.
+`python -m borealis.spark.archive` makes it (the Makefile's set-up does) for this Python, numba and processor. Where it
+is not there, kernels do without, and give the same.
 """
 
 from __future__ import annotations

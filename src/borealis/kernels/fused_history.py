@@ -6,6 +6,7 @@ one by one, in order. Each column is then copied once, with what leaves in the p
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -22,19 +23,29 @@ from borealis.kernels.history import NONE, WHYS, HistoryKernel
 from borealis.kernels.kinds import kinds_of
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Delta
-from borealis.tuples import KIND_NAMES, TIME, Int8s, Int64s
+from borealis.tuples import KIND, KIND_NAMES, TIME, Int8s, Int64s
 
 INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
+@dataclass(frozen=True)
+class _Leaving:
+    """What leaves in the place of the few rows of a train."""
+
+    source: Int64s  # its place in the train, and behind its rows among those that were held
+    row: Int64s  # because of which row
+    sign: Int8s
+    why: Int64s  # or why that changes nothing, a place in WHYS
+
+
 class _Places:
-    """What leaves in the place of the few rows of a train, and how a column of it comes about."""
+    """Where a train's rows stay, and where others come in the place of the few: of each those from `first` on."""
 
     def __init__(self, compiled: ModuleType, few: Int64s, first: Int64s, rows: int) -> None:
         self.compiled, self.few, self.first = compiled, few, first
         self.rows = rows - len(few) + int(first[-1])
 
-    def numbers(self, column: NDArray[Any], source: Int64s, old: NDArray[Any]) -> NDArray[Any]:
+    def numbers(self, column: NDArray[Any], source: Int64s, old: NDArray[Any] = NOTHING) -> NDArray[Any]:
         out = np.empty(self.rows, column.dtype)
         self.compiled.SPREAD[8 * column.itemsize](column, self.few, self.first, source, old, out)
         return out
@@ -69,9 +80,9 @@ class FusedHistory(HistoryKernel):
         sign = np.empty(2 * many, np.int8)
         given = few, oldest, word, kind, flow.time, tops, near, near_time
         gone = near[used[: compiled.judge(*given, first, source, row, sign, why, used, stays)]]
-        source, row, sign, why = (one[: first[-1]] for one in (source, row, sign, why))
+        leaving = _Leaving(*(one[: first[-1]] for one in (source, row, sign, why)))
         old = self.held.at(gone)
-        out = self._told(_Places(compiled, few, first, n), flow, kind, old, source, row, sign, why)
+        out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)
         order = np.argsort(gone)
         cut = {name: old[name][order] for name in HEAD}
         return out, self._remember(self._kept(compiled, rows, stays), gone[order], cut, bounds)
@@ -84,41 +95,30 @@ class FusedHistory(HistoryKernel):
         plain = pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
         return plain and not flow.rows[name].null_count and not any(c.rows[name].null_count for c in self.held.chunks)
 
-    def _told(
-        self,
-        places: _Places,
-        flow: Flow,
-        kind: Int8s,
-        old: Columns,
-        source: Int64s,
-        row: Int64s,
-        sign: Int8s,
-        why: Int64s,
-    ) -> Flow:
-        """What leaves, given of the few in one array each."""
+    def _told(self, places: _Places, flow: Flow, rows: Columns, old: Columns, leaving: _Leaving) -> Flow:
+        """What leaves of these rows, and of those that were held."""
         if not places.rows:
             return empty_flow(self.out, flow.bounds)
-        n, other = len(flow), len(flow) + np.arange(len(row))
+        n, behind = len(flow), len(flow) + np.arange(len(leaving.row))
         blank = self._blank(pa.string(), places.rows)
-        aside, change, reason = bool(np.any(why != NONE)), blank, blank
+        aside, change, reason = bool(np.any(leaving.why != NONE)), blank, blank
         if aside:
-            found = places.numbers(np.full(n, NONE), other, why)
-            none, own = found == NONE, places.numbers(np.arange(n), row, NOTHING)
-            reason = pa.array(WHYS).take(pa.array(found, mask=none))
-            change = pa.array(KIND_NAMES).take(pa.array(kind[own], mask=none))
+            why, own = places.numbers(np.full(n, NONE), behind, leaving.why), places.numbers(np.arange(n), leaving.row)
+            reason = pa.array(WHYS).take(pa.array(why, mask=why == NONE))
+            change = pa.array(KIND_NAMES).take(pa.array(rows[KIND][own], mask=why == NONE))
         columns = []
         for name in self.every:
             if name in self.columns.names:
-                columns.append(places.column(whole(flow.rows[name]), source, old[name]))
+                columns.append(places.column(rows[name], leaving.source, old[name]))
             elif aside:
-                columns.append(whole(flow.rows[name]).take(pa.array(own, mask=none)))
+                columns.append(whole(flow.rows[name]).take(pa.array(own, mask=why == NONE)))
             else:
                 columns.append(self._blank(self.out.field(name).type, places.rows))
-        signs = pa.array(places.numbers(np.zeros(n, np.int8), other, sign))
-        cause, time = places.numbers(flow.cause, row, NOTHING), places.numbers(flow.time, source, old[TIME])
+        sign = pa.array(places.numbers(np.zeros(n, np.int8), behind, leaving.sign))
+        cause, time = places.numbers(flow.cause, leaving.row), places.numbers(flow.time, leaving.source, old[TIME])
         sub = np.empty(len(cause), np.int64)
         places.compiled.ranks(cause, sub)
-        return Flow(pa.table([*columns, signs, change, reason], schema=self.out), time, cause, sub, flow.bounds)
+        return Flow(pa.table([*columns, sign, change, reason], schema=self.out), time, cause, sub, flow.bounds)
 
     def _kept(self, compiled: ModuleType, rows: Columns, stays: NDArray[np.bool_]) -> Columns:
         """Those rows of a train that are held."""
@@ -126,7 +126,8 @@ class FusedHistory(HistoryKernel):
         if not len(gone):
             return rows
         places = _Places(compiled, gone, np.zeros(len(gone) + 1, np.int64), len(stays))
-        kept = [places.numbers(rows[name], NOTHING, NOTHING) for name in HEAD]
+        blank = np.zeros(places.rows, np.int64)
+        kept = [places.numbers(rows[name], NOTHING) if rows[name].any() else blank for name in HEAD]
         kept += [places.column(rows[name], NOTHING, rows[name].slice(0, 0)) for name in self.columns.names]
         return self._with_words(pa.table(kept, schema=self.schema))
 

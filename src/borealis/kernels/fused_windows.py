@@ -94,8 +94,8 @@ class FusedWindows(UndoneWindows):
         bounds, many = flow.bounds, self.groups.capacity
         windows = np.zeros((np.count_nonzero(needed.windows) * many, cells.shape[1] - 2), np.int64)
         most = 2 * needed.results + len(windows)  # none of which takes memory before it is written
-        columns, kind = [np.empty(most, np.int64) for _ in range(4)], np.empty(most, np.int8)
-        values = np.empty((windows.shape[1], most), np.int64)
+        columns, kind = [np.empty(most, word) for word in (np.int32, *3 * [np.int64])], np.empty(most, np.int8)
+        values = np.zeros((windows.shape[1], most), np.int64)
         made = compiled.fold(
             *(flow.time, flow.cause, flow.sub, signs(flow), group, *self._arguments(flow), self.counted is not None),
             *(bounds.cause, bounds.time, bounds.standing, self.width, self.size, self.slide),
@@ -108,6 +108,9 @@ class FusedWindows(UndoneWindows):
         groups, end, cause, sub = (column[:made] for column in columns)
         closed: Columns = {GROUP: groups, START: end - self.size, END: end, TIME: end - 1}
         closed |= {name: values[max(word - 2, 0), :made] for name, word in self._words.items()}
+        for i in self._summed or ():
+            if isinstance(self.accumulators[i], ExactSum):
+                closed[f"c{i}"] = 1 - closed[f"c{i}"]  # a sum shows only whether it is one of nothing
         rows = self._with_kind(self.result_rows(closed, self.groups.keys(groups)), kind[:made])
         return Flow(rows, closed[TIME], cause, sub, bounds)
 
@@ -131,7 +134,7 @@ class FusedWindows(UndoneWindows):
         return found
 
     def _arguments(self, flow: Flow) -> tuple[Int64s, Bools, Bools]:
-        """Of each call that needs words: a number for each row, whether it is no null, and whether numbers are added."""
+        """Of each call that needs words: a number for each row, whether it is no null, and whether it adds them up."""
         columns = [(whole(flow.rows[self.calls[i].columns[0]]), self.accumulators[i]) for i in self._summed or ()]
         adds = np.array([isinstance(acc, ExactSum) for _, acc in columns], np.bool_)
         numbers = [_numbers(column, acc) if isinstance(acc, ExactSum) else flow.sub for column, acc in columns]

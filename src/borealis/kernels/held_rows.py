@@ -84,7 +84,7 @@ class _Chunk:
             group = self.rows[GROUP]
             tops = np.empty(len(group), np.int64)
             others = compiled.greatest_so_far(group, tops)
-            slots = np.full(1 << (2 * others).bit_length() if others else 0, -1)
+            slots = np.full((1 << (2 * others).bit_length() if others else 0, 2), -1)
             compiled.note_others(group, tops, slots)
             self.rising = tops, slots
         return self.rising

@@ -167,10 +167,27 @@ def _same(old: Int64s, j: int, windows: Int64s, row: int, sums: Bools, counted: 
     return True
 
 
+@compiled(Table, Word, Flags, Table, Word)
+def _show(windows: Int64s, row: int, sums: Bools, out_values: Int64s, made: int) -> None:
+    """Write an entry over zeros: a second word seldom is another, nor is a sum of nothing, which has a count of 1."""
+    out_values[ROWS, made] = windows[row, ROWS]
+    for call in range(len(sums)):
+        own = OF_WINDOW + 3 * call
+        count = windows[row, own + 2]
+        if not sums[call]:
+            out_values[own + 2, made] = count
+            continue
+        out_values[own, made] = windows[row, own]
+        if windows[row, own + 1] != 0:
+            out_values[own + 1, made] = windows[row, own + 1]
+        if count == 0:
+            out_values[own + 2, made] = 1
+
+
 @compiled(
     *(Seen, Seen, Seen, SeenBytes, Seen, SeenTable, FlagTable, Flags, numba.boolean),
     *(Seen, Seen, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Table, Word, Word),
-    *(Words, Words, Words, Words, numba.int8[::1], Table),
+    *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
 )
 def fold(
     time: Int64s,
@@ -197,12 +214,12 @@ def fold(
     windows: Int64s,
     many: int,  # groups
     most: int,  # windows that one cause changes
-    out_group: Int64s,
+    out_group: NDArray[np.int32],
     out_end: Int64s,
     out_cause: Int64s,
     out_sub: Int64s,
     out_kind: Int8s,
-    out_values: Int64s,  # of windows' entries, each in a row
+    out_values: Int64s,  # as `_show` has them
 ) -> int:
     """Fold rows into panes, and give closed windows that change, and those that close, in order. Returns how many rows
     that gives. What takes back a row where none is does nothing."""
@@ -242,8 +259,10 @@ def fold(
                         out_group[made], out_end[made] = row % many, ends[j]
                         out_cause[made], out_sub[made] = told, rank
                         out_kind[made] = half + (2 if goes and comes else 1 - 2 * half)
-                        for field in range(fields):
-                            out_values[field, made] = old[j, field] if half == 0 else windows[row, field]
+                        if half == 0:
+                            _show(old, j, sums, out_values, made)
+                        else:
+                            _show(windows, row, sums, out_values, made)
                         made += 1
                         rank += 1
                 changed = 0
@@ -258,8 +277,7 @@ def fold(
                         for one in _in_order_of_first(closing, step, panes, lowest, place, cells, many):
                             out_group[made], out_end[made] = one, closing * slide + size
                             out_cause[made], out_sub[made], out_kind[made] = told, rank, 0
-                            for field in range(fields):
-                                out_values[field, made] = windows[start + one, field]
+                            _show(windows, start + one, sums, out_values, made)
                             made += 1
                             rank += 1
                     closing += 1
@@ -378,19 +396,49 @@ def greatest_so_far(word: Int64s, tops: Int64s) -> int:
     return others
 
 
-@compiled(Seen, Seen, Words)
+@compiled(Seen, Seen, Table)
 def note_others(word: Int64s, tops: Int64s, slots: Int64s) -> None:
-    """Put those that do not rise into a table, in which -1 is nothing."""
+    """Put those that do not rise into a table of words and places, in which a place of -1 is nothing."""
     last = len(slots) - 1
     for i in range(1, len(word)):
         if word[i] <= tops[i - 1]:
             at = _slot(word[i], last + 1)
-            while slots[at] >= 0:
+            while slots[at, 1] >= 0:
                 at = (at + 1) & last
-            slots[at] = i
+            slots[at, 0], slots[at, 1] = word[i], i
 
 
-@compiled(Seen, Seen, Seen, Seen, Seen, Flags, Word, Word, Words, Words)
+@compiled(Seen, Word)
+def _risen_to(tops: Int64s, key: int) -> int:
+    """The first place that is not below a key, of which there is one. Guesses as if all rose evenly, and looks on from
+    there by steps that double."""
+    low, high = 0, len(tops) - 1
+    guess = np.int64(
+        high * ((np.float64(key) - np.float64(tops[0])) / (np.float64(tops[high]) - np.float64(tops[0]) + 1))
+    )
+    guess, step = min(max(guess, 0), high), 1
+    if tops[guess] >= key:
+        high = guess
+        while high - step >= 0 and tops[high - step] >= key:
+            high -= step
+            step *= 2
+        low = max(high - step, 0)
+    else:
+        low = guess
+        while low + step < len(tops) and tops[low + step] < key:
+            low += step
+            step *= 2
+        high = min(low + step, high)
+    while low < high:
+        middle = (low + high) // 2
+        if tops[middle] >= key:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled(Seen, Seen, Seen, SeenTable, Seen, Flags, Word, Word, Words, Words)
 def look_up(
     wanted: Int64s,
     word: Int64s,
@@ -408,14 +456,14 @@ def look_up(
     for k in range(len(wanted)):
         key, found = wanted[k], -1
         if tops[0] <= key <= tops[-1]:
-            at = np.searchsorted(tops, key)
+            at = _risen_to(tops, key)
             if word[at] == key and alive[at] and time[at] >= floor:
                 found = at
         if last >= 0:
             at = _slot(key, last + 1)
-            while slots[at] >= 0:
-                other = slots[at]
-                if other > found and word[other] == key and alive[other] and time[other] >= floor:
+            while slots[at, 1] >= 0:
+                other = slots[at, 1]
+                if slots[at, 0] == key and other > found and alive[other] and time[other] >= floor:
                     found = other
                 at = (at + 1) & last
         if found >= 0:
@@ -462,8 +510,8 @@ def judge(
         if known_as[at] < 0:
             known_as[at] = k
             place[k], since[k] = (n + k, held_time[k]) if held[k] >= 0 else (-1, 0)
-            if tops[0] <= key:
-                other = np.searchsorted(tops, key)
+            if tops[0] <= key <= tops[-1]:
+                other = _risen_to(tops, key)
                 if other < i and word[other] == key and stays[other]:
                     place[k], since[k] = other, time[other]
         has = known_as[at]
