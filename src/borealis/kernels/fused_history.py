@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, whole
+from borealis.kernels.columns import Columns, room, whole
 from borealis.kernels.compiled import loops
 from borealis.kernels.flow import HEAD, NOTHING, Flow, empty_flow
 from borealis.kernels.groups import GROUP
@@ -46,7 +46,7 @@ class _Places:
         self.rows = rows - len(few) + int(first[-1])
 
     def numbers(self, column: NDArray[Any], source: Int64s, old: NDArray[Any] = NOTHING) -> NDArray[Any]:
-        out = np.empty(self.rows, column.dtype)
+        out = room(self.rows, column.dtype)
         self.compiled.SPREAD[8 * column.itemsize](column, self.few, self.first, source, old, out)
         return out
 
@@ -68,7 +68,7 @@ class FusedHistory(HistoryKernel):
             return super().step(flow)
         rows, kind, bounds = self._with_words(flow.held(self.schema)), kinds_of(flow.rows), flow.bounds
         word, n = rows[GROUP], len(flow)
-        tops, few, oldest = (np.empty(n, np.int64) for _ in range(3))
+        tops, few, oldest = (room(n) for _ in range(3))
         head = word, kind, flow.time, flow.cause, bounds.cause, bounds.time, bounds.standing
         many = compiled.apart(*head, self.history, self.held.groups[1], tops, few, oldest)
         if not many:
@@ -116,7 +116,7 @@ class FusedHistory(HistoryKernel):
                 columns.append(self._blank(self.out.field(name).type, places.rows))
         sign = pa.array(places.numbers(np.zeros(n, np.int8), behind, leaving.sign))
         cause, time = places.numbers(flow.cause, leaving.row), places.numbers(flow.time, leaving.source, old[TIME])
-        sub = np.empty(len(cause), np.int64)
+        sub = room(len(cause))
         places.compiled.ranks(cause, sub)
         return Flow(pa.table([*columns, sign, change, reason], schema=self.out), time, cause, sub, flow.bounds)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import Count, ExactSum
 from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE, oldest_needed
-from borealis.kernels.columns import Columns, concat, decimal_words, take, to_numpy, whole
+from borealis.kernels.columns import Columns, concat, decimal_words, room, take, to_numpy, whole
 from borealis.kernels.compiled import loops
 from borealis.kernels.flow import Flow, behind_one, empty_flow
 from borealis.kernels.groups import END, GROUP, START
@@ -31,6 +31,7 @@ Bools = NDArray[np.bool_]
 PANES_MOST = 1 << 18  # from the first that a train may need to the last
 CELLS_LEAST = 1 << 16
 CELLS_MOST = 8  # for each row and each entry: where most would be empty, columns are better
+GROUPS_MOST = 1 << 12  # in a train, that are told apart in one pass
 NO_NULLS: Bools = np.empty((0, 0), np.bool_)
 
 
@@ -94,8 +95,9 @@ class FusedWindows(UndoneWindows):
         bounds, many = flow.bounds, self.groups.capacity
         windows = np.zeros((np.count_nonzero(needed.windows) * many, cells.shape[1] - 2), np.int64)
         most = 2 * needed.results + len(windows)  # none of which takes memory before it is written
-        columns, kind = [np.empty(most, word) for word in (np.int32, *3 * [np.int64])], np.empty(most, np.int8)
-        values = np.zeros((windows.shape[1], most), np.int64)
+        *columns, kind = [room(most, word) for word in (np.int32, *3 * [np.int64], np.int8)]
+        values = room(windows.shape[1] * most).reshape(-1, most)
+        values[1:] = 0
         made = compiled.fold(
             *(flow.time, flow.cause, flow.sub, signs(flow), group, *self._arguments(flow), self.counted is not None),
             *(bounds.cause, bounds.time, bounds.standing, self.width, self.size, self.slide),
@@ -106,13 +108,30 @@ class FusedWindows(UndoneWindows):
         if not made:
             return empty_flow(self.signed, bounds)
         groups, end, cause, sub = (column[:made] for column in columns)
-        closed: Columns = {GROUP: groups, START: end - self.size, END: end, TIME: end - 1}
+        start, time = np.subtract(end, self.size, out=room(made)), np.subtract(end, 1, out=room(made))
+        closed: Columns = {GROUP: groups, START: start, END: end, TIME: time}
         closed |= {name: values[max(word - 2, 0), :made] for name, word in self._words.items()}
         for i in self._summed or ():
             if isinstance(self.accumulators[i], ExactSum):
                 closed[f"c{i}"] = 1 - closed[f"c{i}"]  # a sum shows only whether it is one of nothing
         rows = self._with_kind(self.result_rows(closed, self.groups.keys(groups)), kind[:made])
         return Flow(rows, closed[TIME], cause, sub, bounds)
+
+    def _grouped(self, flow: Flow) -> tuple[Int64s, list[int]]:
+        compiled = loops()
+        column = whole(flow.rows[self.by[0]]) if len(self.by) == 1 else None
+        if compiled is None or column is None or column.null_count or not pa.types.is_integer(column.type):
+            return super()._grouped(flow)
+        if column.type.bit_width not in compiled.DISTINCT:
+            return super()._grouped(flow)
+        values = column.to_numpy().view(np.dtype(f"i{column.type.bit_width // 8}"))
+        codes, first = room(len(values), np.int32), np.empty(GROUPS_MOST, np.int64)
+        slots = np.full(4 * GROUPS_MOST, -1)
+        many = compiled.DISTINCT[column.type.bit_width](values, slots, codes, first)
+        if many < 0:
+            return super()._grouped(flow)
+        numbers, fresh = self.groups.encode([column.take(pa.array(first[:many]))], many)
+        return np.take(numbers, codes, out=room(len(codes)), mode="clip"), fresh
 
     @cached_property
     def _summed(self) -> list[int] | None:

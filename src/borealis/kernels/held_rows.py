@@ -44,7 +44,7 @@ class _Chunk:
     alive: NDArray[np.bool_]
     counted_at: int = FIRST_TIME  # the floor at which its dead were counted
     indexes: dict[str, Index] = field(default_factory=dict)  # by columns other than the group
-    rising: tuple[Int64s, Int64s] | None = None  # the greatest group so far of each row; a table of those that are less
+    rising: tuple[Int64s, Int64s, NDArray[np.uint8]] | None = None  # as `risen` has it
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -78,15 +78,16 @@ class _Chunk:
             self.indexes[column] = Index([self.rows[column]], self.rows[TIME], self.first, self.last)
         return self.indexes[column]
 
-    def risen(self, compiled: ModuleType) -> tuple[Int64s, Int64s]:
-        """What `look_up` needs: where groups rise, and a table of those rows where they do not."""
+    def risen(self, compiled: ModuleType) -> tuple[Int64s, Int64s, NDArray[np.uint8]]:
+        """What `look_up` needs: the greatest group so far of each row, and tables of those that are not above all."""
         if self.rising is None:
             group = self.rows[GROUP]
             tops = np.empty(len(group), np.int64)
             others = compiled.greatest_so_far(group, tops)
-            slots = np.full((1 << (2 * others).bit_length() if others else 0, 2), -1)
-            compiled.note_others(group, tops, slots)
-            self.rising = tops, slots
+            room = 1 << (2 * others).bit_length() if others else 0
+            slots, marks = np.full((room, 2), -1), np.zeros(room, np.uint8)
+            compiled.note_others(group, tops, slots, marks)
+            self.rising = tops, slots, marks
         return self.rising
 
 

@@ -382,7 +382,7 @@ def apart(
 def _slot(word: int, slots: int) -> int:
     """Where in a table of so many slots, a power of two, to look for a key first."""
     mixed = np.uint64(word) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((mixed >> np.uint64(32)) & np.uint64(slots - 1))
+    return int(np.int64((mixed >> np.uint64(32)) & np.uint64(slots - 1)))
 
 
 @compiled(Seen, Words)
@@ -396,12 +396,15 @@ def greatest_so_far(word: Int64s, tops: Int64s) -> int:
     return others
 
 
-@compiled(Seen, Seen, Table)
-def note_others(word: Int64s, tops: Int64s, slots: Int64s) -> None:
-    """Put those that do not rise into a table of words and places, in which a place of -1 is nothing."""
+@compiled(Seen, Seen, Table, numba.uint8[::1])
+def note_others(word: Int64s, tops: Int64s, slots: Int64s, marks: Bytes) -> None:
+    """Put those that do not rise into a table of words and places, in which a place of -1 is nothing; and mark them in
+    one that is small enough to be near."""
     last = len(slots) - 1
     for i in range(1, len(word)):
         if word[i] <= tops[i - 1]:
+            mark = _slot(word[i], 8 * len(marks))
+            marks[mark >> 3] |= 1 << (mark & 7)
             at = _slot(word[i], last + 1)
             while slots[at, 1] >= 0:
                 at = (at + 1) & last
@@ -413,10 +416,8 @@ def _risen_to(tops: Int64s, key: int) -> int:
     """The first place that is not below a key, of which there is one. Guesses as if all rose evenly, and looks on from
     there by steps that double."""
     low, high = 0, len(tops) - 1
-    guess = np.int64(
-        high * ((np.float64(key) - np.float64(tops[0])) / (np.float64(tops[high]) - np.float64(tops[0]) + 1))
-    )
-    guess, step = min(max(guess, 0), high), 1
+    share = (np.float64(key) - np.float64(tops[0])) / (np.float64(tops[high]) - np.float64(tops[0]) + 1)
+    guess, step = min(max(int(high * share), 0), high), 1
     if tops[guess] >= key:
         high = guess
         while high - step >= 0 and tops[high - step] >= key:
@@ -438,12 +439,13 @@ def _risen_to(tops: Int64s, key: int) -> int:
     return low
 
 
-@compiled(Seen, Seen, Seen, SeenTable, Seen, Flags, Word, Word, Words, Words)
+@compiled(Seen, Seen, Seen, SeenTable, numba.uint8[::1], Seen, Flags, Word, Word, Words, Words)
 def look_up(
     wanted: Int64s,
     word: Int64s,
     tops: Int64s,
     slots: Int64s,
+    marks: Bytes,
     time: Int64s,
     alive: Bools,
     floor: int,
@@ -459,7 +461,8 @@ def look_up(
             at = _risen_to(tops, key)
             if word[at] == key and alive[at] and time[at] >= floor:
                 found = at
-        if last >= 0:
+        mark = _slot(key, 8 * len(marks))
+        if len(marks) and marks[mark >> 3] & (1 << (mark & 7)):
             at = _slot(key, last + 1)
             while slots[at, 1] >= 0:
                 other = slots[at, 1]
@@ -548,6 +551,23 @@ def ranks(cause: Int64s, rank: Int64s) -> None:
         rank[i] = rank[i - 1] + 1 if i > 0 and cause[i] == cause[i - 1] else 0
 
 
+def _distinct(values: Any, slots: Int64s, codes: NDArray[np.int32], first: Int64s) -> int:
+    """Write which of the distinct values each is, by where they first stand. Returns how many there are, or -1 if that
+    is more than there is room for. In `slots` -1 is nothing."""
+    found, many = 0, len(slots)
+    for i in range(len(values)):
+        at = _slot(values[i], many)
+        while slots[at] >= 0 and values[first[slots[at]]] != values[i]:
+            at = (at + 1) & (many - 1)
+        if slots[at] < 0:
+            if found == len(first):
+                return -1
+            slots[at], first[found] = found, i
+            found += 1
+        codes[i] = slots[at]
+    return found
+
+
 def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, out: Any) -> None:
     """A column with others in the place of the few: of each those from `first` on, which are in the column, or behind
     it in `old`."""
@@ -565,9 +585,16 @@ def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, o
         out[at + i] = column[done + i]
 
 
-def _spreads(kind: Any) -> Any:
+def _for(function: Any, kind: Any, *more: Any) -> Any:
+    """A function of columns of this kind."""
     seen = numba.types.Array(kind, 1, "C", readonly=True)
-    return numba.njit([(seen, Seen, Seen, Seen, seen, kind[::1])], cache=True, error_model="numpy")(_spread)
+    return numba.njit([(seen, *more)], cache=True, error_model="numpy")(function)
 
 
-SPREAD = {bits: _spreads(kind) for bits, kind in ((8, numba.int8), (16, numba.int16), (32, numba.int32), (64, Word))}
+def _spread_of(kind: Any) -> Any:
+    return _for(_spread, kind, Seen, Seen, Seen, numba.types.Array(kind, 1, "C", readonly=True), kind[::1])
+
+
+WIDTHS = {8: numba.int8, 16: numba.int16, 32: numba.int32, 64: Word}
+SPREAD = {bits: _spread_of(kind) for bits, kind in WIDTHS.items()}
+DISTINCT = {bits: _for(_distinct, WIDTHS[bits], Words, numba.int32[::1], Words) for bits in (32, 64)}
