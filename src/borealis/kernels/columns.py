@@ -88,8 +88,8 @@ def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[
 
 
 def room(n: int, kind: type[np.generic] | np.dtype[Any] = np.int64) -> NDArray[Any]:
-    """Memory for so many, in which anything may be. It is Arrow's, which keeps what is given back: what the system gives
-    is cleared first, which takes longer than to write a column."""
+    """Memory for so many, in which anything may be: Arrow's, which keeps some of what is given back. What the system
+    gives is cleared first, which takes longer than to write a column."""
     kind = np.dtype(kind)
     return np.frombuffer(memoryview(pa.allocate_buffer(n * kind.itemsize)), kind, n)
 

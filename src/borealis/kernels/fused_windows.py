@@ -93,11 +93,10 @@ class FusedWindows(UndoneWindows):
     ) -> Flow:
         """Bring panes up to date, and give what closed windows change, and windows that close."""
         bounds, many = flow.bounds, self.groups.capacity
-        windows = np.zeros((np.count_nonzero(needed.windows) * many, cells.shape[1] - 2), np.int64)
+        windows = np.zeros((np.count_nonzero(needed.windows) * many + needed.most, cells.shape[1] - 2), np.int64)
         most = 2 * needed.results + len(windows)  # none of which takes memory before it is written
         *columns, kind = [room(most, word) for word in (np.int32, *3 * [np.int64], np.int8)]
-        values = room(windows.shape[1] * most).reshape(-1, most)
-        values[1:] = 0
+        values = room(windows.shape[1] * most).reshape(windows.shape[1], most)
         made = compiled.fold(
             *(flow.time, flow.cause, flow.sub, signs(flow), group, *self._arguments(flow), self.counted is not None),
             *(bounds.cause, bounds.time, bounds.standing, self.width, self.size, self.slide),
@@ -111,9 +110,6 @@ class FusedWindows(UndoneWindows):
         start, time = np.subtract(end, self.size, out=room(made)), np.subtract(end, 1, out=room(made))
         closed: Columns = {GROUP: groups, START: start, END: end, TIME: time}
         closed |= {name: values[max(word - 2, 0), :made] for name, word in self._words.items()}
-        for i in self._summed or ():
-            if isinstance(self.accumulators[i], ExactSum):
-                closed[f"c{i}"] = 1 - closed[f"c{i}"]  # a sum shows only whether it is one of nothing
         rows = self._with_kind(self.result_rows(closed, self.groups.keys(groups)), kind[:made])
         return Flow(rows, closed[TIME], cause, sub, bounds)
 

@@ -92,18 +92,12 @@ def panes_touched(
     return every, max(most, here)
 
 
-@compiled(Table, Word, Word, Word, Word, Word)
-def _add(table: Int64s, row: int, at: int, low: int, high: int, count: int) -> None:
-    """Add to a sum, which is three words of a row."""
-    had = table[row, at]
-    total = had + low
-    if low >= 0 and total < had:
-        high += 1
-    elif low < 0 and total > had:
-        high -= 1
-    table[row, at] = total
-    table[row, at + 1] += high
-    table[row, at + 2] += count
+@compiled(Word, Word, Word)
+def _carry(had: int, more: int, total: int) -> int:
+    """What the sum of two words carries into the next one."""
+    if more >= 0:
+        return 1 if total < had else 0
+    return -1 if total > had else 0
 
 
 @compiled(Word, Word, Word, Word, Word, Seen, Table, Table, Word)
@@ -124,8 +118,11 @@ def _put_together(
             windows[row + group, ROWS] += cells[cell, ROWS]
             for call in range(calls):
                 own = SUMS + 3 * call
-                low, high, count = cells[cell, own], cells[cell, own + 1], cells[cell, own + 2]
-                _add(windows, row + group, OF_WINDOW + 3 * call, low, high, count)
+                to, low = OF_WINDOW + 3 * call, cells[cell, own]
+                had = windows[row + group, to]
+                windows[row + group, to] = had + low
+                windows[row + group, to + 1] += cells[cell, own + 1] + _carry(had, low, had + low)
+                windows[row + group, to + 2] += cells[cell, own + 2]
 
 
 @compiled(Word, Word, Word, Word, Seen, Table, Word)
@@ -147,41 +144,6 @@ def _in_order_of_first(
     found = np.flatnonzero(cause < MOST)
     found = found[np.argsort(sub[found], kind="mergesort")]
     return found[np.argsort(cause[found], kind="mergesort")]
-
-
-@compiled(Table, Word, Table, Word, Flags, numba.boolean)
-def _same(old: Int64s, j: int, windows: Int64s, row: int, sums: Bools, counted: bool) -> bool:
-    """Whether two states of a window show the same."""
-    if counted and old[j, ROWS] != windows[row, ROWS]:
-        return False
-    for call in range(len(sums)):
-        own = OF_WINDOW + 3 * call
-        one, other = old[j, own + 2], windows[row, own + 2]
-        if sums[call]:
-            if (one == 0) != (other == 0):
-                return False
-            if old[j, own] != windows[row, own] or old[j, own + 1] != windows[row, own + 1]:
-                return False
-        elif one != other:
-            return False
-    return True
-
-
-@compiled(Table, Word, Flags, Table, Word)
-def _show(windows: Int64s, row: int, sums: Bools, out_values: Int64s, made: int) -> None:
-    """Write an entry over zeros: a second word seldom is another, nor is a sum of nothing, which has a count of 1."""
-    out_values[ROWS, made] = windows[row, ROWS]
-    for call in range(len(sums)):
-        own = OF_WINDOW + 3 * call
-        count = windows[row, own + 2]
-        if not sums[call]:
-            out_values[own + 2, made] = count
-            continue
-        out_values[own, made] = windows[row, own]
-        if windows[row, own + 1] != 0:
-            out_values[own + 1, made] = windows[row, own + 1]
-        if count == 0:
-            out_values[own + 2, made] = 1
 
 
 @compiled(
@@ -211,7 +173,7 @@ def fold(
     stirred: Bools,  # cells that rows changed
     first_window: int,
     rows_of: Int64s,  # of each window its first row, or -1
-    windows: Int64s,
+    windows: Int64s,  # and behind them as many rows as one cause changes
     many: int,  # groups
     most: int,  # windows that one cause changes
     out_group: NDArray[np.int32],
@@ -219,15 +181,15 @@ def fold(
     out_cause: Int64s,
     out_sub: Int64s,
     out_kind: Int8s,
-    out_values: Int64s,  # as `_show` has them
+    out_values: Int64s,  # of windows' entries, each in a row
 ) -> int:
     """Fold rows into panes, and give closed windows that change, and those that close, in order. Returns how many rows
     that gives. What takes back a row where none is does nothing."""
     calls, n, last_bound = len(sums), len(time), len(bound_cause)
     step, panes, fields = slide // width, size // width, windows.shape[1]
-    old = np.empty((most, fields), np.int64)
-    which, ends = np.empty(most, np.int64), np.empty(most, np.int64)
-    mark = np.zeros(len(windows), np.int64)  # the last row of whose cause it was that changed a window
+    old = len(windows) - most  # the first row behind those of windows: there stands what they were before a cause
+    which, whose, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    mark = np.zeros(old, np.int64)  # the last row of whose cause it was that changed a window
     at, bound, begin, end = standing, 0, 1, 0
     first, last, pane, revises = 0, 0, 0, False
     changed, rising, stamp = 0, True, 0
@@ -243,26 +205,32 @@ def fold(
         over = i == n
         if over or stamp == 0 or cause[i] != cause[i - 1]:
             if changed:  # by the cause that is over
-                if not rising:
-                    order = np.argsort(ends[:changed], kind="mergesort")
-                    which[:changed], old[:changed], ends[:changed] = which[order], old[order], ends[order]
+                order = np.arange(changed) if rising else np.argsort(ends[:changed], kind="mergesort")
                 if told != cause[i - 1]:
                     told, rank = cause[i - 1], 0
-                for j in range(changed):
-                    row = which[j]
-                    goes, comes = old[j, ROWS] > 0, windows[row, ROWS] > 0
-                    if goes and comes and _same(old, j, windows, row, sums, counted):
-                        continue
-                    for half in range(2):
-                        if not (goes if half == 0 else comes):
+                for j in order:
+                    goes, comes = windows[old + j, ROWS], windows[which[j], ROWS]
+                    if goes and comes:
+                        same = not counted or goes == comes
+                        for call in range(calls):
+                            one, other = windows[old + j, 3 * call + 3], windows[which[j], 3 * call + 3]
+                            if sums[call]:
+                                same = same and (one == 0) == (other == 0)
+                                same = same and windows[old + j, 3 * call + 1] == windows[which[j], 3 * call + 1]
+                                same = same and windows[old + j, 3 * call + 2] == windows[which[j], 3 * call + 2]
+                            else:
+                                same = same and one == other
+                        if same:
                             continue
-                        out_group[made], out_end[made] = row % many, ends[j]
+                    for half in range(2):
+                        row = which[j] if half else old + j
+                        if windows[row, ROWS] == 0:
+                            continue
+                        out_group[made], out_end[made] = whose[j], ends[j]
                         out_cause[made], out_sub[made] = told, rank
                         out_kind[made] = half + (2 if goes and comes else 1 - 2 * half)
-                        if half == 0:
-                            _show(old, j, sums, out_values, made)
-                        else:
-                            _show(windows, row, sums, out_values, made)
+                        for field in range(fields):
+                            out_values[field, made] = windows[row, field]
                         made += 1
                         rank += 1
                 changed = 0
@@ -277,7 +245,8 @@ def fold(
                         for one in _in_order_of_first(closing, step, panes, lowest, place, cells, many):
                             out_group[made], out_end[made] = one, closing * slide + size
                             out_cause[made], out_sub[made], out_kind[made] = told, rank, 0
-                            _show(windows, start + one, sums, out_values, made)
+                            for field in range(fields):
+                                out_values[field, made] = windows[start + one, field]
                             made += 1
                             rank += 1
                     closing += 1
@@ -311,16 +280,20 @@ def fold(
             if sign < 0:
                 high = 1 if value == LEAST else 0
                 value = -value
-            _add(cells, cell, SUMS + 3 * call, value, high, sign)
+            own = SUMS + 3 * call
+            had = cells[cell, own]
+            cells[cell, own] = had + value
+            cells[cell, own + 1] += high + _carry(had, value, had + value)
+            cells[cell, own + 2] += sign
         if revises:
             for window in range(first, last + 1):
                 row = rows_of[window - first_window] + group[i]
                 if mark[row] != stamp:
                     mark[row] = stamp
-                    which[changed], ends[changed] = row, window * slide + size
+                    which[changed], whose[changed], ends[changed] = row, group[i], window * slide + size
                     rising = rising and (changed == 0 or ends[changed - 1] <= ends[changed])
                     for field in range(fields):
-                        old[changed, field] = windows[row, field]
+                        windows[old + changed, field] = windows[row, field]
                     changed += 1
                 windows[row, ROWS] += sign
                 for call in range(calls):
@@ -331,7 +304,11 @@ def fold(
                     if sign < 0:
                         high = 1 if value == LEAST else 0
                         value = -value
-                    _add(windows, row, OF_WINDOW + 3 * call, value, high, sign)
+                    own = OF_WINDOW + 3 * call
+                    had = windows[row, own]
+                    windows[row, own] = had + value
+                    windows[row, own + 1] += high + _carry(had, value, had + value)
+                    windows[row, own + 2] += sign
         i += 1
 
 
