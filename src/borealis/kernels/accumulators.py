@@ -134,7 +134,7 @@ def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int6
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
     """Null where nothing was counted."""
-    return pa.array(values, mask=count == 0).cast(result, safe=False)
+    return pa.array(values, mask=None if count.all() else count == 0).cast(result, safe=False)
 
 
 class Count:

@@ -87,6 +87,13 @@ def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[
         done = upto
 
 
+def room(n: int, kind: type[np.generic] | np.dtype[Any] = np.int64) -> NDArray[Any]:
+    """Memory for so many, in which anything may be: Arrow's, which keeps some of what is given back. What the system
+    gives is cleared first, which takes longer than to write a column."""
+    kind = np.dtype(kind)
+    return np.frombuffer(memoryview(pa.allocate_buffer(n * kind.itemsize)), kind, n)
+
+
 def take(columns: Columns, index: Int64s) -> Columns:
     places = None if all(isinstance(v, np.ndarray) for v in columns.values()) else pa.array(index)
     return {k: v[index] if isinstance(v, np.ndarray) else v.take(places) for k, v in columns.items()}

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,7 @@ class _Chunk:
     alive: NDArray[np.bool_]
     counted_at: int = FIRST_TIME  # the floor at which its dead were counted
     indexes: dict[str, Index] = field(default_factory=dict)  # by columns other than the group
+    rising: tuple[Int64s, Int64s, NDArray[np.uint8]] | None = None  # as `risen` has it
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -75,6 +77,18 @@ class _Chunk:
         if column not in self.indexes:
             self.indexes[column] = Index([self.rows[column]], self.rows[TIME], self.first, self.last)
         return self.indexes[column]
+
+    def risen(self, compiled: ModuleType) -> tuple[Int64s, Int64s, NDArray[np.uint8]]:
+        """What `look_up` needs: the greatest group so far of each row, and tables of those that are not above all."""
+        if self.rising is None:
+            group = self.rows[GROUP]
+            tops = np.empty(len(group), np.int64)
+            others = compiled.greatest_so_far(group, tops)
+            room = 1 << (2 * others).bit_length() if others else 0
+            slots, marks = np.full((room, 2), -1), np.zeros(room, np.uint8)
+            compiled.note_others(group, tops, slots, marks)
+            self.rising = tops, slots, marks
+        return self.rising
 
 
 class HeldRows:
@@ -147,6 +161,17 @@ class HeldRows:
         packed = np.concatenate(owners) * base + np.concatenate(places)
         packed.sort()
         return packed // base, packed % base
+
+    def last_of(self, compiled: ModuleType, group: Int64s) -> tuple[Int64s, Int64s]:
+        """The place of the last row of each of these groups, or -1; and its time."""
+        place, time, base = np.full(len(group), -1), np.zeros(len(group), np.int64), 0
+        least, most = int(group.min()), int(group.max())
+        for chunk in self.chunks:
+            if chunk.groups[0] <= most and least <= chunk.groups[1]:
+                rows = chunk.rows[GROUP], *chunk.risen(compiled), chunk.rows[TIME], chunk.alive
+                compiled.look_up(group, *rows, self.floor, base, place, time)
+            base += len(chunk)
+        return place, time
 
     def find_by(self, column: str, number: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
         """The same by the numbers in another column than the group, in spans of one length."""

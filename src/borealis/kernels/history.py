@@ -22,7 +22,6 @@ from borealis.kernels.held_rows import HeldRows
 from borealis.kernels.join_index import mixed_numbers, words_of
 from borealis.kernels.kinds import kinds_of, row_numbers
 from borealis.kernels.sorting import stable_order
-from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, KIND_NAMES, LAST_TIME, SUB, TIME, Int8s, Int64s, Kind
 
@@ -377,8 +376,3 @@ def _words(column: pa.ChunkedArray) -> list[Int64s]:
         word[there] = some
         words.append(word)
     return words
-
-
-def make(step: Step) -> HistoryKernel:
-    o = step.options
-    return HistoryKernel(schema_of(o["schema"]), o["key"], o["history"], o["read"])

@@ -247,7 +247,9 @@ def at_fault(step: Step, error: Exception) -> BorealisError:
 
 
 def _makers() -> dict[str, Callable[[Step], Kernel]]:
-    names = [m.name for m in pkgutil.iter_modules(kernels.__path__) if m.name != "program"]
+    names = [
+        m.name for m in pkgutil.iter_modules(kernels.__path__) if m.name not in ("program", "loops")
+    ]  # the latter only where it is compiled
     modules = {name: importlib.import_module(f"{kernels.__name__}.{name}") for name in names}
     return {name: module.make for name, module in modules.items() if hasattr(module, "make")}
 

@@ -163,22 +163,27 @@ class RevisedPanes(SignedRows, AggregateKernel):
         self.left, self.versions = [], None
         flow = self._recent(inside_windows(flow, self.size, self.slide))
         group, fresh = self._grouped(flow)
-        revised = None
-        if not signs(flow).any() and flow.on_time:
-            changes = self._take_usual(flow, group)
-        else:
-            flow, rows = self._fitting(flow, self._arrived(flow, group))
-            changes = self._take_in(flow, rows)
-            revised = self._revised(rows, bounds)
-        closed = self._emit(bounds)
-        self.versions = None
+        out, changes = self._fold_and_tell(flow, group)
         floor_before, floor = self._floor(bounds.standing), self._floor(bounds.final)
         if floor > floor_before:
             self._evict(floor)
         dead = self._dead(fresh)
         delta = self.group_delta(fresh, dead) | self._delta_of(*changes, floor if floor > floor_before else None)
         self.groups.cut(dead)
-        return self._in_order(revised, closed), delta
+        return out, delta
+
+    def _fold_and_tell(self, flow: Flow, group: Int64s) -> tuple[Flow, tuple[Columns, Columns]]:
+        """All results; and what a delta has to put and to cut."""
+        revised = None
+        if not signs(flow).any() and flow.on_time:
+            changes = self._take_usual(flow, group)
+        else:
+            flow, rows = self._fitting(flow, self._arrived(flow, group))
+            changes = self._take_in(flow, rows)
+            revised = self._revised(rows, flow.bounds)
+        closed = self._emit(flow.bounds)
+        self.versions = None
+        return self._in_order(revised, closed), changes
 
     def _arrived(self, flow: Flow, group: Int64s) -> Columns:
         """The rows with their groups and panes."""

@@ -14,13 +14,13 @@ from borealis.kernels.accumulators import AggregateCall, accumulator, calls_of, 
 from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE
 from borealis.kernels.columns import Columns, concat, distinct_pairs, take, to_table
 from borealis.kernels.flow import NOTHING, Flow
+from borealis.kernels.fused_windows import FusedWindows
 from borealis.kernels.groups import GROUP, GROUPS
 from borealis.kernels.held_rows import HELD, looked_up
 from borealis.kernels.revised_panes import ROWS, RevisedPanes, Spans, prefixes
 from borealis.kernels.signed_rows import ADDS
 from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
-from borealis.kernels.undone_windows import UndoneWindows
 from borealis.state.delta import Delta
 from borealis.tuples import CAUSE, LAST_TIME, TIME, Int64s
 
@@ -136,4 +136,4 @@ def make(step: Step) -> RevisedPanes:
     o, calls = step.options, calls_of(step)
     schema = schema_of(o["schema"])
     exact = all(undoable(accumulator(call, schema)) for call in calls)
-    return (UndoneWindows if exact else RevisedWindows)(schema, o["by"], o["size"], o["slide"], calls, o["history"])
+    return (FusedWindows if exact else RevisedWindows)(schema, o["by"], o["size"], o["slide"], calls, o["history"])

@@ -1,7 +1,8 @@
-"""A class-data archive for the node's JVM: made once, it halves the time a session takes to start.
+"""What is made once, so that sessions need not: `python -m borealis.spark.archive` (the Makefile's set-up does).
 
-`python -m borealis.spark.archive` makes it (the Makefile's set-up does). Sessions use it when it is there and fits this
-Java and this Spark; when it does not, the JVM quietly does without.
+A class-data archive for the node's JVM halves the time that a session takes to start. Sessions use it when it is there
+and fits this Java and this Spark; when it does not, the JVM quietly does without. Compiled loops make corrections
+cheaper (`kernels.compiled`); without them kernels give the same.
 """
 
 from __future__ import annotations
@@ -17,20 +18,16 @@ from pathlib import Path
 import pyspark
 
 from borealis.clock import WALL
+from borealis.kernels.compiled import caches, loops, make_loops
 
 LIMIT_S = 180
-
-
-def cache() -> Path:
-    """Where things are kept that are made once for all sessions."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "borealis"
 
 
 def archive_path() -> Path:
     """Where the archive for this Java and this Spark lies; a name of its own for each pair."""
     java = os.environ.get("JAVA_HOME", "") or os.path.realpath(shutil.which("java") or "java")
     pair = f"{java}|{pyspark.__version__}|{pyspark.__file__}"
-    return cache() / f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
+    return caches() / f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
 
 
 def archive_flags() -> str:
@@ -96,6 +93,13 @@ def main() -> None:
         print(f"class archive: {path} ({path.stat().st_size >> 20} MB, made in {WALL.now() - start:.0f} s)")
     else:
         print("class archive: this Java makes none; sessions start without it")
+    start = WALL.now()
+    if loops() is not None:
+        print("compiled loops: there")
+    elif (made := make_loops()) is not None:
+        print(f"compiled loops: {made} (made in {WALL.now() - start:.0f} s)")
+    else:
+        print("compiled loops: there is no numba; corrections do without")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from borealis.spark.archive import cache
+from borealis.kernels.compiled import caches
 
 VARIABLE = "PYSPARK_PYTHON"
 SCRIPT = """\
@@ -46,7 +46,7 @@ def worker_python() -> str:
     if not _is_installed() or os.name != "posix":
         return sys.executable
     text = SCRIPT.format(python=shlex.quote(sys.executable))
-    path = cache() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    path = caches() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         if not (path.exists() and path.read_text() == text):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ def lower(box: History, low: Lowering) -> None:
     more = ((kernel_of.SIGN, T.ByteType()), (kernel_of.CHANGE, text), (kernel_of.WHY, text))
     schema = T.StructType([*columns, *(T.StructField(*one) for one in more)])
     options = {"schema": schema_text(low.arrow(source)), "key": list(box.key), "history": box.history_us, "read": names}
-    op, by = "history", [box.key] if box.key else None
+    op, by = "fused_history", [box.key] if box.key else None
     tables = HistoryKernel.tables if box.key else ()
     changes = f"{kernel_of.WHY} IS NULL"
     if box.replays:  # a pane has rows of any key, so that all of them are in one bucket

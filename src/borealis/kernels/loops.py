@@ -1,0 +1,577 @@
+"""Loops over rows that are compiled, for what would take dozens of passes over columns.
+
+Each goes through a train once, in order of causes. None knows Arrow, or what a table is called: they get arrays of
+numbers, and write into arrays. This file is imported only where what it compiles to is there (`compiled`).
+
+Sums are kept as `folding.add_ints` writes them, in two words; beside them is how many numbers were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from borealis.tuples import Int8s, Int64s
+
+F = TypeVar("F", bound=Callable[..., Any])
+Word = numba.int64
+Seen = numba.types.Array(Word, 1, "C", readonly=True)  # what is only read may be Arrow's
+SeenBytes = numba.types.Array(numba.int8, 1, "C", readonly=True)
+SeenTable = numba.types.Array(Word, 2, "C", readonly=True)
+Flags, FlagTable = numba.boolean[::1], numba.boolean[:, ::1]
+Words, Table = Word[::1], Word[:, ::1]
+Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+
+ROWS, FIRST_CAUSE, FIRST_SUB, SUMS = 0, 1, 2, 3  # where in a pane's entry what stands; sums take three words each
+OF_WINDOW = 1  # where in a window's entry the sums begin, behind the number of its rows
+TOUCHED, REVISED = 1, 2  # of a pane: by a row; by one for which a window was closed
+LEAST = np.iinfo(np.int64).min
+MOST = np.iinfo(np.int64).max
+
+
+def compiled(*kinds: Any) -> Callable[[F], F]:
+    """A function of these kinds of arguments as machine code, kept on disk."""
+
+    def made(function: F) -> F:
+        machine: F = numba.njit([kinds], cache=True, error_model="numpy")(function)
+        return machine
+
+    return made
+
+
+# -- windows
+
+
+@compiled(Seen, Seen, Seen, Seen, Seen, Word, Word, Word, Word, Word, numba.uint8[::1])
+def panes_touched(
+    time: Int64s,
+    cause: Int64s,
+    group: Int64s,
+    bound_cause: Int64s,
+    bound_time: Int64s,
+    standing: int,
+    width: int,
+    size: int,
+    slide: int,
+    lowest: int,
+    touched: Bytes,
+) -> tuple[int, int]:
+    """Mark the panes of all rows, `lowest` being the number of the first. Returns how many times a row changes a closed
+    window, at most: in all, and by one cause."""
+    at, bound, begin, end = standing, 0, 1, 0
+    pane, first, last = 0, 0, 0
+    every, most, here, before = 0, 0, 0, LEAST
+    change_begin, change_group = MOST, -1
+    for i in range(len(time)):
+        if cause[i] != before:
+            before = cause[i]
+            most, here, change_begin = max(most, here), 0, MOST
+            while bound < len(bound_cause) and bound_cause[bound] < before:
+                at = bound_time[bound]
+                bound += 1
+        if time[i] < begin or time[i] >= end:
+            number = time[i] // width
+            begin = number * width
+            end, pane = begin + width, number - lowest
+            first, last = (begin - size) // slide + 1, begin // slide
+        if first * slide + size > at:
+            touched[pane] |= TOUCHED
+            continue
+        touched[pane] |= TOUCHED | REVISED
+        if begin == change_begin and group[i] == change_group:
+            continue
+        change_begin, change_group = begin, group[i]
+        many = min(last, (at - size) // slide) - first + 1
+        every += many
+        here += many
+    return every, max(most, here)
+
+
+@compiled(Word, Word, Word)
+def _carry(had: int, more: int, total: int) -> int:
+    """What the sum of two words carries into the next one."""
+    if more >= 0:
+        return 1 if total < had else 0
+    return -1 if total > had else 0
+
+
+@compiled(Word, Word, Word, Word, Word, Seen, Table, Table, Word)
+def _put_together(
+    window: int, row: int, step: int, panes: int, lowest: int, place: Int64s, cells: Int64s, windows: Int64s, many: int
+) -> None:
+    """One window of all groups from its panes, into so many rows of `windows` from `row` on. Windows are `step` panes
+    apart and have `panes` each; `place` says where a pane begins in `cells`, or -1."""
+    calls = (cells.shape[1] - SUMS) // 3
+    windows[row : row + many] = 0
+    for number in range(window * step - lowest, window * step - lowest + panes):
+        if number < 0 or number >= len(place) or place[number] < 0:
+            continue
+        for group in range(many):
+            cell = place[number] + group
+            if cells[cell, ROWS] == 0:
+                continue
+            windows[row + group, ROWS] += cells[cell, ROWS]
+            for call in range(calls):
+                own = SUMS + 3 * call
+                to, low = OF_WINDOW + 3 * call, cells[cell, own]
+                had = windows[row + group, to]
+                windows[row + group, to] = had + low
+                windows[row + group, to + 1] += cells[cell, own + 1] + _carry(had, low, had + low)
+                windows[row + group, to + 2] += cells[cell, own + 2]
+
+
+@compiled(Word, Word, Word, Word, Seen, Table, Word)
+def _in_order_of_first(
+    window: int, step: int, panes: int, lowest: int, place: Int64s, cells: Int64s, many: int
+) -> Int64s:
+    """The groups that a window has, in order of their first rows in it."""
+    cause, sub = np.full(many, MOST), np.full(many, MOST)
+    for number in range(window * step - lowest, window * step - lowest + panes):
+        if number < 0 or number >= len(place) or place[number] < 0:
+            continue
+        for group in range(many):
+            cell = place[number] + group
+            if cells[cell, ROWS] == 0:
+                continue
+            other, rank = cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB]
+            if other < cause[group] or (other == cause[group] and rank < sub[group]):
+                cause[group], sub[group] = other, rank
+    found = np.flatnonzero(cause < MOST)
+    found = found[np.argsort(sub[found], kind="mergesort")]
+    return found[np.argsort(cause[found], kind="mergesort")]
+
+
+@compiled(
+    *(Seen, Seen, Seen, SeenBytes, Seen, SeenTable, FlagTable, Flags, numba.boolean),
+    *(Seen, Seen, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Table, Word, Word),
+    *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
+)
+def fold(
+    time: Int64s,
+    cause: Int64s,
+    sub: Int64s,
+    kind: Int8s,
+    group: Int64s,
+    values: Int64s,  # of each call, one for each row
+    valid: Bools,  # whether it is no null; empty if none is
+    sums: Bools,  # of each call: whether it adds up, and not only counts
+    counted: bool,  # whether the number of rows shows
+    bound_cause: Int64s,
+    bound_time: Int64s,
+    standing: int,
+    width: int,
+    size: int,
+    slide: int,
+    lowest: int,  # the number of the first pane
+    place: Int64s,  # of each pane its first cell, or -1
+    cells: Int64s,  # pane by pane, of each group
+    stirred: Bools,  # cells that rows changed
+    first_window: int,
+    rows_of: Int64s,  # of each window its first row, or -1
+    windows: Int64s,  # and behind them as many rows as one cause changes
+    many: int,  # groups
+    most: int,  # windows that one cause changes
+    out_group: NDArray[np.int32],
+    out_end: Int64s,
+    out_cause: Int64s,
+    out_sub: Int64s,
+    out_kind: Int8s,
+    out_values: Int64s,  # of windows' entries, each in a row
+) -> int:
+    """Fold rows into panes, and give closed windows that change, and those that close, in order. Returns how many rows
+    that gives. What takes back a row where none is does nothing."""
+    calls, n, last_bound = len(sums), len(time), len(bound_cause)
+    step, panes, fields = slide // width, size // width, windows.shape[1]
+    old = len(windows) - most  # the first row behind those of windows: there stands what they were before a cause
+    which, whose, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    mark = np.zeros(old, np.int64)  # the last row of whose cause it was that changed a window
+    at, bound, begin, end = standing, 0, 1, 0
+    first, last, pane, revises = 0, 0, 0, False
+    changed, rising, stamp = 0, True, 0
+    made, rank, told = 0, 0, LEAST
+    closing = first_window  # the next that may close
+    while closing - first_window < len(rows_of) and closing * slide + size <= standing:
+        start = rows_of[closing - first_window]
+        if start >= 0:
+            _put_together(closing, start, step, panes, lowest, place, cells, windows, many)
+        closing += 1
+    i = 0
+    while True:
+        over = i == n
+        if over or stamp == 0 or cause[i] != cause[i - 1]:
+            if changed:  # by the cause that is over
+                order = np.arange(changed) if rising else np.argsort(ends[:changed], kind="mergesort")
+                if told != cause[i - 1]:
+                    told, rank = cause[i - 1], 0
+                for j in order:
+                    goes, comes = windows[old + j, ROWS], windows[which[j], ROWS]
+                    if goes and comes:
+                        same = not counted or goes == comes
+                        for call in range(calls):
+                            one, other = windows[old + j, 3 * call + 3], windows[which[j], 3 * call + 3]
+                            if sums[call]:
+                                same = same and (one == 0) == (other == 0)
+                                same = same and windows[old + j, 3 * call + 1] == windows[which[j], 3 * call + 1]
+                                same = same and windows[old + j, 3 * call + 2] == windows[which[j], 3 * call + 2]
+                            else:
+                                same = same and one == other
+                        if same:
+                            continue
+                    for half in range(2):
+                        row = which[j] if half else old + j
+                        if windows[row, ROWS] == 0:
+                            continue
+                        out_group[made], out_end[made] = whose[j], ends[j]
+                        out_cause[made], out_sub[made] = told, rank
+                        out_kind[made] = half + (2 if goes and comes else 1 - 2 * half)
+                        for field in range(fields):
+                            out_values[field, made] = windows[row, field]
+                        made += 1
+                        rank += 1
+                changed = 0
+            while bound < last_bound and (over or bound_cause[bound] < cause[i]):
+                at = bound_time[bound]
+                while closing - first_window < len(rows_of) and closing * slide + size <= at:
+                    start = rows_of[closing - first_window]
+                    if start >= 0:
+                        _put_together(closing, start, step, panes, lowest, place, cells, windows, many)
+                        if told != bound_cause[bound]:
+                            told, rank = bound_cause[bound], 0
+                        for one in _in_order_of_first(closing, step, panes, lowest, place, cells, many):
+                            out_group[made], out_end[made] = one, closing * slide + size
+                            out_cause[made], out_sub[made], out_kind[made] = told, rank, 0
+                            for field in range(fields):
+                                out_values[field, made] = windows[start + one, field]
+                            made += 1
+                            rank += 1
+                    closing += 1
+                bound += 1
+                begin, end = 1, 0  # what revises is another question now
+            if over:
+                return made
+            stamp, rising = i + 1, True
+        if time[i] < begin or time[i] >= end:
+            number = time[i] // width
+            begin = number * width
+            end, pane = begin + width, place[number - lowest]
+            first, last = (begin - size) // slide + 1, begin // slide
+            revises = first * slide + size <= at
+            if revises:
+                last = min(last, (at - size) // slide)
+        cell = pane + group[i]
+        sign = 1 if kind[i] == 0 or kind[i] == 3 else -1
+        if sign < 0 and cells[cell, ROWS] == 0:
+            i += 1
+            continue
+        if cells[cell, ROWS] == 0:
+            cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB] = cause[i], sub[i]
+        cells[cell, ROWS] += sign
+        stirred[cell] = True
+        for call in range(calls):
+            if len(valid) and not valid[call, i]:
+                continue
+            value = values[call, i]
+            high = 0
+            if sign < 0:
+                high = 1 if value == LEAST else 0
+                value = -value
+            own = SUMS + 3 * call
+            had = cells[cell, own]
+            cells[cell, own] = had + value
+            cells[cell, own + 1] += high + _carry(had, value, had + value)
+            cells[cell, own + 2] += sign
+        if revises:
+            for window in range(first, last + 1):
+                row = rows_of[window - first_window] + group[i]
+                if mark[row] != stamp:
+                    mark[row] = stamp
+                    which[changed], whose[changed], ends[changed] = row, group[i], window * slide + size
+                    rising = rising and (changed == 0 or ends[changed - 1] <= ends[changed])
+                    for field in range(fields):
+                        windows[old + changed, field] = windows[row, field]
+                    changed += 1
+                windows[row, ROWS] += sign
+                for call in range(calls):
+                    if len(valid) and not valid[call, i]:
+                        continue
+                    value = values[call, i]
+                    high = 0
+                    if sign < 0:
+                        high = 1 if value == LEAST else 0
+                        value = -value
+                    own = OF_WINDOW + 3 * call
+                    had = windows[row, own]
+                    windows[row, own] = had + value
+                    windows[row, own + 1] += high + _carry(had, value, had + value)
+                    windows[row, own + 2] += sign
+        i += 1
+
+
+# -- histories
+
+
+@compiled(Word, Word)
+def _since(boundary: int, history: int) -> int:
+    """The time before which nothing can be corrected any more."""
+    if boundary <= LEAST + history:
+        return LEAST
+    return boundary if boundary == MOST else boundary - history
+
+
+@compiled(Seen, SeenBytes, Seen, Seen, Seen, Seen, Word, Word, Word, Words, Words, Words)
+def apart(
+    word: Int64s,
+    kind: Int8s,
+    time: Int64s,
+    cause: Int64s,
+    bound_cause: Int64s,
+    bound_time: Int64s,
+    standing: int,
+    history: int,
+    most: int,
+    tops: Int64s,
+    few: Int64s,
+    oldest: Int64s,
+) -> int:
+    """Rows that are not simply held: of a kind, late, or with a key that does not rise above `most` and all before it.
+    Writes which, and the time before which nothing is known at each; returns how many. `tops` are the greatest keys so
+    far."""
+    found, bound, top = 0, 0, LEAST
+    since = _since(standing, history)
+    for i in range(len(word)):
+        while bound < len(bound_cause) and bound_cause[bound] < cause[i]:
+            since = _since(bound_time[bound], history)
+            bound += 1
+        if kind[i] != 0 or time[i] < since or word[i] <= most or (i > 0 and word[i] <= top):
+            few[found], oldest[found] = i, since
+            found += 1
+        top = max(top, word[i])
+        tops[i] = top
+    return found
+
+
+@compiled(Word, Word)
+def _slot(word: int, slots: int) -> int:
+    """Where in a table of so many slots, a power of two, to look for a key first."""
+    mixed = np.uint64(word) * np.uint64(0x9E3779B97F4A7C15)
+    return int(np.int64((mixed >> np.uint64(32)) & np.uint64(slots - 1)))
+
+
+@compiled(Seen, Words)
+def greatest_so_far(word: Int64s, tops: Int64s) -> int:
+    """Write the greatest so far of each; returns how many do not rise above all before them."""
+    top, others = LEAST, 0
+    for i in range(len(word)):
+        others += i > 0 and word[i] <= top
+        top = max(top, word[i])
+        tops[i] = top
+    return others
+
+
+@compiled(Seen, Seen, Table, numba.uint8[::1])
+def note_others(word: Int64s, tops: Int64s, slots: Int64s, marks: Bytes) -> None:
+    """Put those that do not rise into a table of words and places, in which a place of -1 is nothing; and mark them in
+    one that is small enough to be near."""
+    last = len(slots) - 1
+    for i in range(1, len(word)):
+        if word[i] <= tops[i - 1]:
+            mark = _slot(word[i], 8 * len(marks))
+            marks[mark >> 3] |= 1 << (mark & 7)
+            at = _slot(word[i], last + 1)
+            while slots[at, 1] >= 0:
+                at = (at + 1) & last
+            slots[at, 0], slots[at, 1] = word[i], i
+
+
+@compiled(Seen, Word)
+def _risen_to(tops: Int64s, key: int) -> int:
+    """The first place that is not below a key, of which there is one. Guesses as if all rose evenly, and looks on from
+    there by steps that double."""
+    low, high = 0, len(tops) - 1
+    share = (np.float64(key) - np.float64(tops[0])) / (np.float64(tops[high]) - np.float64(tops[0]) + 1)
+    guess, step = min(max(int(high * share), 0), high), 1
+    if tops[guess] >= key:
+        high = guess
+        while high - step >= 0 and tops[high - step] >= key:
+            high -= step
+            step *= 2
+        low = max(high - step, 0)
+    else:
+        low = guess
+        while low + step < len(tops) and tops[low + step] < key:
+            low += step
+            step *= 2
+        high = min(low + step, high)
+    while low < high:
+        middle = (low + high) // 2
+        if tops[middle] >= key:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled(Seen, Seen, Seen, SeenTable, numba.uint8[::1], Seen, Flags, Word, Word, Words, Words)
+def look_up(
+    wanted: Int64s,
+    word: Int64s,
+    tops: Int64s,
+    slots: Int64s,
+    marks: Bytes,
+    time: Int64s,
+    alive: Bools,
+    floor: int,
+    base: int,
+    place: Int64s,
+    place_time: Int64s,
+) -> None:
+    """Write of each key that is wanted the last row that has it, if any does: its place, from `base` on, and time."""
+    last = len(slots) - 1
+    for k in range(len(wanted)):
+        key, found = wanted[k], -1
+        if tops[0] <= key <= tops[-1]:
+            at = _risen_to(tops, key)
+            if word[at] == key and alive[at] and time[at] >= floor:
+                found = at
+        mark = _slot(key, 8 * len(marks))
+        if len(marks) and marks[mark >> 3] & (1 << (mark & 7)):
+            at = _slot(key, last + 1)
+            while slots[at, 1] >= 0:
+                other = slots[at, 1]
+                if slots[at, 0] == key and other > found and alive[other] and time[other] >= floor:
+                    found = other
+                at = (at + 1) & last
+        if found >= 0:
+            place[k], place_time[k] = base + found, time[found]
+
+
+@compiled(
+    *(Seen, Seen, Seen, SeenBytes, Seen, Seen, Seen, Seen),
+    *(Words, Words, Words, numba.int8[::1], Words, Words, Flags),
+)
+def judge(
+    few: Int64s,
+    oldest: Int64s,
+    word: Int64s,
+    kind: Int8s,
+    time: Int64s,
+    tops: Int64s,
+    held: Int64s,  # of each of the few the place of a held row with its key, or -1
+    held_time: Int64s,
+    first: Int64s,  # of each the first of what leaves
+    source: Int64s,  # of what leaves: its place in the train, and behind its rows among the old ones
+    row: Int64s,  # because of which row
+    sign: Int8s,
+    why: Int64s,  # or why nothing changes
+    used: Int64s,  # which of the held rows go
+    stays: Bools,  # of each row of the train
+) -> int:
+    """Make changes one by one. Returns how many held rows go."""
+    n, made, old = len(word), 0, 0
+    slots = 2
+    while slots < 2 * len(few):
+        slots *= 2
+    known_as = np.full(slots, -1)  # a row of the few whose key it is
+    place, since = np.empty(len(few), np.int64), np.empty(len(few), np.int64)  # by that row: the one that has the key
+    for k in range(len(few)):
+        i = few[k]
+        first[k] = made
+        stays[i] = False
+        if kind[i] == 2:
+            continue
+        key, at = word[i], _slot(word[i], slots)
+        while known_as[at] >= 0 and word[few[known_as[at]]] != key:
+            at = (at + 1) & (slots - 1)
+        if known_as[at] < 0:
+            known_as[at] = k
+            place[k], since[k] = (n + k, held_time[k]) if held[k] >= 0 else (-1, 0)
+            if tops[0] <= key <= tops[-1]:
+                other = _risen_to(tops, key)
+                if other < i and word[other] == key and stays[other]:
+                    place[k], since[k] = other, time[other]
+        has = known_as[at]
+        known = place[has] >= 0 and since[has] >= oldest[k]
+        inserts, adds = kind[i] == 0, kind[i] != 1
+        if (adds and time[i] < oldest[k]) or inserts == known:
+            source[made], row[made], sign[made] = i, i, 0
+            why[made] = 0 if adds and time[i] < oldest[k] else (1 if known else 2)
+            made += 1
+            continue
+        if known:
+            was = place[has]
+            if was >= n:
+                used[old] = was - n
+                was = n + old
+                old += 1
+            else:
+                stays[was] = False
+            source[made], row[made], sign[made], why[made] = was, i, 2 if adds else 1, -1
+            made += 1
+        if adds:
+            source[made], row[made], sign[made], why[made] = i, i, kind[i], -1
+            made += 1
+            stays[i] = True
+        place[has], since[has] = i if adds else -1, time[i]
+    first[len(few)] = made
+    return old
+
+
+@compiled(Seen, Words)
+def ranks(cause: Int64s, rank: Int64s) -> None:
+    """Write 0, 1, 2 ... within each run of equal causes."""
+    for i in range(len(cause)):
+        rank[i] = rank[i - 1] + 1 if i > 0 and cause[i] == cause[i - 1] else 0
+
+
+def _distinct(values: Any, slots: Int64s, codes: NDArray[np.int32], first: Int64s) -> int:
+    """Write which of the distinct values each is, by where they first stand. Returns how many there are, or -1 if that
+    is more than there is room for. In `slots` -1 is nothing."""
+    found, many = 0, len(slots)
+    for i in range(len(values)):
+        at = _slot(values[i], many)
+        while slots[at] >= 0 and values[first[slots[at]]] != values[i]:
+            at = (at + 1) & (many - 1)
+        if slots[at] < 0:
+            if found == len(first):
+                return -1
+            slots[at], first[found] = found, i
+            found += 1
+        codes[i] = slots[at]
+    return found
+
+
+def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, out: Any) -> None:
+    """A column with others in the place of the few: of each those from `first` on, which are in the column, or behind
+    it in `old`."""
+    n, done, at = len(column), 0, 0
+    for k in range(len(few)):
+        until = few[k]
+        for i in range(until - done):
+            out[at + i] = column[done + i]
+        at += until - done
+        done = until + 1
+        for one in range(first[k], first[k + 1]):
+            out[at] = column[source[one]] if source[one] < n else old[source[one] - n]
+            at += 1
+    for i in range(n - done):
+        out[at + i] = column[done + i]
+
+
+def _for(function: Any, kind: Any, *more: Any) -> Any:
+    """A function of columns of this kind."""
+    seen = numba.types.Array(kind, 1, "C", readonly=True)
+    return numba.njit([(seen, *more)], cache=True, error_model="numpy")(function)
+
+
+def _spread_of(kind: Any) -> Any:
+    return _for(_spread, kind, Seen, Seen, Seen, numba.types.Array(kind, 1, "C", readonly=True), kind[::1])
+
+
+WIDTHS = {8: numba.int8, 16: numba.int16, 32: numba.int32, 64: Word}
+SPREAD = {bits: _spread_of(kind) for bits, kind in WIDTHS.items()}
+DISTINCT = {bits: _for(_distinct, WIDTHS[bits], Words, numba.int32[::1], Words) for bits in (32, 64)}
