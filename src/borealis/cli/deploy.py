@@ -40,6 +40,10 @@ class DeployFlags:
     interval: Annotated[
         str | None, Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
     ] = None
+    checkpoint: Annotated[
+        str | None,
+        Option(metavar="interval|sweeping", help="With --ha passive: when; sweeping, as readers let go of output."),
+    ] = None
     ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
     misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None
     without_backup: Annotated[

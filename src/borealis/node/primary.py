@@ -86,6 +86,7 @@ class PrimaryGuard:
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
+        self._has_trimmed = False  # readers have let go of output, and the policy was not told
         self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
         self._covered_at = self._ran_at = self._clock.now()  # the backup has everything up to then
         self._waited_at = -HEARD_S  # its backup answered tentatively, and waited for this copy to be corrected
@@ -99,6 +100,9 @@ class PrimaryGuard:
             self.policy.until = until or {}
             self.links = CopyLinks(self, FurtherCopies(partial(unit.policy, guard)), self._lock, host, self._timings)
             unit.attach(self._committed, self._converse)
+        if self.policy.sweeps:
+            for queue in unit.queues.values():
+                queue.on_trim = self._note_trim
 
     # -- coming and going
 
@@ -245,9 +249,14 @@ class PrimaryGuard:
             self.unit.queues[name].release(place)
 
     def acknowledge(self, upto: Mapping[str, int]) -> None:
-        """Inputs need not be kept up to there."""
+        """Inputs need not be kept up to there; what sweeps does not keep those upstream waiting for it."""
         for name, position in upto.items():
-            self.unit.feeds[name].acknowledge(position)
+            self.unit.feeds[name].acknowledge(position, now=self.policy.sweeps)
+
+    def _note_trim(self) -> None:
+        """Called by a reader's thread, which must not wait."""
+        self._has_trimmed = True
+        self._wake.set()
 
     def _note_new_output(self) -> None:
         """After a takeover: when readers first get what they had not had."""
@@ -275,6 +284,9 @@ class PrimaryGuard:
     def _converse(self) -> None:
         """Send what is due, and do what follows from the answer."""
         with self.unit.run.between_trains(), self._lock:
+            if self._has_trimmed:  # what readers let go of from here on is told the next time
+                self._has_trimmed = False
+                self.policy.trimmed()
             received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
             now = self._clock.now()
             alone = not self.policy.joined
@@ -367,7 +379,10 @@ class PrimaryGuard:
             snapshots = {name: queue.snapshot() for name, queue in queues.items()}
             state = unit.run.whole_state()
         elif want.kind == "delta":
-            snapshots = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
+            snapshots = {
+                name: queue.needed(want.starts[name]) if name in want.starts else queue.since(self._shown[name])
+                for name, queue in queues.items()
+            }
             state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
         return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()}, how)
 

@@ -13,6 +13,7 @@ from borealis.diagram.cut import Piece
 from borealis.diagram.protection import PARALLEL, Protection
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
+from borealis.ha.checkpoints import Sweeping
 from borealis.ha.classes import classify
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, Upstream, Want
 from borealis.ha.retention import horizon_of
@@ -181,12 +182,13 @@ class RunningUnit(Running):
         common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
         if guard.approach in PARALLEL:
             return Active(*common, asks=guard.further.given > 0)
+        clients = {self.piece.errors, *(o.source for o in self.run.spec.outputs)}
+        shown = frozenset(name for name in self.piece.gives if name in clients)
         if guard.approach == "passive":
-            return Passive(*common)
+            return Sweeping(*common, clients=shown) if guard.checkpoint == "sweeping" else Passive(*common)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
-        clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
-        policy = Upstream(*common, needed=horizon_of(self.run.spec, self.piece), clients=clients)
+        policy = Upstream(*common, needed=horizon_of(self.run.spec, self.piece), clients=bool(shown))
         if self.retained_points:  # it came from another node, with its state
             policy.adopt(self.retained_points)
         return policy

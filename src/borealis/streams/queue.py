@@ -95,6 +95,7 @@ class OutputQueue:
         self._tail: Tail | None = None  # tentative tuples behind all of this
         self._corrected: Place | None = _NOWHERE  # here all that was tentative is; None: it is not
         self.condition: Callable[[], StreamState] = lambda: "stable"  # of the unit that writes it
+        self.on_trim: Callable[[], None] = lambda: None  # called when named readers need less of it; must not wait
         self._disk, self._clock = machine.disk, machine.clock
         self._disk_again = -math.inf  # when a disk that took nothing is tried again
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
@@ -424,9 +425,11 @@ class OutputQueue:
             if lacked and not self._is_lacked():
                 self._room.notify_all()
             if level == 1 and upto > known.done:
-                known.done = upto
+                low, known.done = self._low(), upto
                 self._trim()
                 self._room.notify_all()
+                if self._low() > low and not reader.startswith("~"):
+                    self.on_trim()
 
     def acks(self) -> dict[str, tuple[int, int]]:
         """How far each named reader is: received, done."""
@@ -490,17 +493,25 @@ class OutputQueue:
                 tuple(held.jumps),
             )
 
+    def needed(self, first: int) -> QueueSnapshot:
+        """What a mirror needs whose readers go on at a tuple, or behind it, whatever it has."""
+        news = self.since((first, FIRST_TIME))
+        return replace(news, first_id=max(news.first_id, min(first, news.next_id)))
+
     def apply(self, news: QueueSnapshot) -> None:
         """Become like the queue that these news are of: hold what it held, for the same readers. Never waits.
 
-        What is known already is skipped, and news older than what is known change nothing. A StateError says that
-        something is missing before them, or that they are of another stream; then nothing was changed.
+        What is known already is skipped, and news older than what is known change nothing. News that reach further
+        back than what is held take its place. A StateError says that something is missing before them, or that they are
+        of another stream; then nothing was changed.
         """
         with self._room:
             self.check_news(news)
             held = self._held
             if (news.next_id, news.boundary) < (held.next, held.boundary):
                 return
+            if news.sections and news.sections[0].first < held.first:
+                held = self._held = Held(self.schema)
             for frontier, first in news.jumps:
                 held.jumps.add(frontier, first)
             for section in news.sections:
