@@ -146,6 +146,18 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
     edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
 
 
+@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
+def leaves_out_what_some_reader_lacks(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that sweeps goes by the reader that is farthest."""
+    edited(patch, OutputQueue, "pushed", "min(ids", "max(ids")
+
+
+@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
+def sweeps_too_clean(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint leaves out tuples that a reader has been given, and has not made durable."""
+    edited(patch, OutputQueue, "pushed", "else r.done", "else r.received")
+
+
 # -- takeovers that go on with too little, or with too much
 
 

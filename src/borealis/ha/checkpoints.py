@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from borealis.ha.primary import CLIENT_S, Effects, Passive, Want
+from borealis.ha.primary import Effects, Passive, Want
+from borealis.streams.queue import PASSING_S
 from borealis.streams.section import Place
 
 LATEST = 2.0  # intervals without a checkpoint, where readers let go of output
@@ -31,22 +32,26 @@ SOONEST = 0.5  # intervals until one that they cause
 class Sweeping(Passive):
     """A checkpoint as soon as readers have let go of output; by the clock where they do not."""
 
-    clients: frozenset[str] = field(default=frozenset(), kw_only=True)  # outputs that they may read without a name
     sweeps: ClassVar[bool] = True
     _has_trimmed: bool = False  # readers have let go of output just now
     _trimmed_at: float = float("-inf")  # when they did so last
+    _received: Mapping[str, int] = field(default_factory=dict)  # what named readers need
     _swept: bool = False  # it is time for a checkpoint because they did
     _given: Mapping[str, Place] = field(default_factory=dict)  # up to where the backup has the outputs
     _first: dict[str, int] = field(default_factory=dict)  # and from where on, for lack of readers of what is before
-    _looks: deque[tuple[float, Mapping[str, int]]] = field(default_factory=deque)  # what readers lacked, and when
+    _looks: deque[tuple[float, Mapping[str, int]]] = field(default_factory=deque)  # what was pushed to whom, and when
 
     def trimmed(self) -> None:
         self._has_trimmed = True
 
-    def want(self, now: float, received: Mapping[str, int]) -> Want | None:
-        self._looks.append((now, received))
-        while len(self._looks) > 1 and self._looks[1][0] <= now - CLIENT_S:
+    def pushed(self, now: float, passing: Mapping[str, int]) -> None:
+        """Passing readers, of the outputs that have any, were given what is before these tuples."""
+        self._looks.append((now, passing))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - PASSING_S:
             self._looks.popleft()
+
+    def want(self, now: float, received: Mapping[str, int]) -> Want | None:
+        self._received = received
         self._swept = self._has_trimmed and self._is_time(now)
         if self._has_trimmed:
             self._has_trimmed, self._trimmed_at = False, now
@@ -90,10 +95,9 @@ class Sweeping(Passive):
         return found
 
     def _needed(self) -> dict[str, int]:
-        """The first tuple of each output that a reader may still ask for."""
+        """The first tuple of each output that a reader may still ask for, or has not got yet."""
         return {name: min(self._lacked(name), place[0]) for name, place in self.last.outputs.items()}
 
     def _lacked(self, name: str) -> int:
-        """What a client was pushed a moment ago may be under way still."""
-        looks = self._looks if name in self.clients else (self._looks[-1],)
-        return min(look[name] for _, look in looks)
+        """What a passing reader was given a moment ago may be under way still."""
+        return min([self._received[name], *(look[name] for _, look in self._looks if name in look)])

@@ -192,6 +192,9 @@ class Primary:
     def trimmed(self) -> None:
         """Readers have let go of output."""
 
+    def pushed(self, now: float, passing: Mapping[str, int]) -> None:
+        """So far tuples of each output went to readers that acknowledge nothing."""
+
     # -- what differs
 
     def _on_commit(self, step: CommitPoint) -> Effects:

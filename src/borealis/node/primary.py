@@ -287,8 +287,8 @@ class PrimaryGuard:
             if self._has_trimmed:  # what readers let go of from here on is told the next time
                 self._has_trimmed = False
                 self.policy.trimmed()
-            received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
             now = self._clock.now()
+            received = self._received(now)
             alone = not self.policy.joined
             if alone:
                 self._do(self.policy.tick(now, received))
@@ -324,6 +324,15 @@ class PrimaryGuard:
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
+
+    def _received(self, now: float) -> dict[str, int]:
+        """What readers of each output lack; where checkpoints sweep, what named ones need, and the others apart."""
+        queues = self.unit.queues
+        if not self.policy.sweeps:
+            return {name: queue.pushed() for name, queue in queues.items()}
+        passing = {name: queue.passing() for name, queue in queues.items()}
+        self.policy.pushed(now, {name: upto for name, upto in passing.items() if upto is not None})
+        return {name: queue.acknowledged() for name, queue in queues.items()}
 
     def check_size(self, want: Want) -> None:
         """A FullError if a whole is too large to be sent."""

@@ -182,13 +182,12 @@ class RunningUnit(Running):
         common = (guard.interval_s, self.merges_freely, self.nondeterministic, guard.precise, first)
         if guard.approach in PARALLEL:
             return Active(*common, asks=guard.further.given > 0)
-        clients = {self.piece.errors, *(o.source for o in self.run.spec.outputs)}
-        shown = frozenset(name for name in self.piece.gives if name in clients)
         if guard.approach == "passive":
-            return Sweeping(*common, clients=shown) if guard.checkpoint == "sweeping" else Passive(*common)
+            return (Sweeping if guard.checkpoint == "sweeping" else Passive)(*common)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
-        policy = Upstream(*common, needed=horizon_of(self.run.spec, self.piece), clients=bool(shown))
+        clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
+        policy = Upstream(*common, needed=horizon_of(self.run.spec, self.piece), clients=clients)
         if self.retained_points:  # it came from another node, with its state
             policy.adopt(self.retained_points)
         return policy

@@ -26,6 +26,7 @@ from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 OTHER_IDS = "these ids are of another stream, or of an earlier life of this one"
+PASSING_S = 1.0  # what a passing reader was pushed may be under way for so long; it acknowledges nothing
 DISK_AGAIN_S = 1.0  # until a disk that took nothing is tried again
 _NOWHERE = (-1, FIRST_TIME)  # before all places
 
@@ -63,6 +64,8 @@ class _Reader:
     received: int  # level 0
     done: int  # level 1
     lost: int = 0
+    start: int = 0  # of one that passes
+    came_at: float = -math.inf
 
 
 class OutputQueue:
@@ -399,7 +402,7 @@ class OutputQueue:
             elif self._is_wrong(start):
                 self._instead(start)
             if known is None:
-                self._readers[reader] = _Reader(start, start)
+                self._readers[reader] = _Reader(start, start, start=start, came_at=self._clock.now())
             elif start < known.done:
                 known.done = known.received = start
             return start
@@ -464,6 +467,19 @@ class OutputQueue:
         with self._more:
             ids = (r.received if name.startswith("~") else r.done for name, r in self._readers.items())
             return min(ids, default=self._held.next)
+
+    def acknowledged(self) -> int:
+        """The least id that a named reader needs yet; the next id if there is none."""
+        with self._more:
+            ids = (r.done for name, r in self._readers.items() if not name.startswith("~"))
+            return min(ids, default=self._held.next)
+
+    def passing(self) -> int | None:
+        """The first tuple that was not pushed to a passing reader; what was pushed to one that is new is under way."""
+        with self._more:
+            since = self._clock.now() - PASSING_S
+            ids = (r.received if r.came_at < since else r.start for n, r in self._readers.items() if n.startswith("~"))
+            return min(ids, default=None)
 
     def wanted(self) -> int:
         """The greatest id that some reader asks for next; the oldest held if there is none."""
