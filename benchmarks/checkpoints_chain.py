@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -287,7 +288,7 @@ class Run:
         self._live(story.seconds / 2)
         found = Told(self.meter.copy().since(before), len(self.got) - rows)
         moments = [at for at, _ in self.came if at >= began]
-        found.silence_ms = 1000 * max(late - early for early, late in zip(moments, moments[1:], strict=False))
+        found.silence_ms = 1000 * max(late - early for early, late in pairwise(moments))
         found.takeovers = self._takeovers()
         self._stopped = True
         self._until(lambda: len(self.got) >= self.fed)
