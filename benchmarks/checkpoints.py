@@ -19,7 +19,7 @@ from typing import Any
 
 from borealis.sim.programs import Programs
 
-from .checkpoints_chain import NODES, Story, Told, told
+from .checkpoints_chain import NODES, Story, Told, prepare, told
 from .measuring import Say, part_by_part
 from .recovery_plot import axes, refuse_without_matplotlib
 
@@ -61,6 +61,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     if options.plot:
         refuse_without_matplotlib()
     programs = Programs()
+    say("Spark compiles four units ...")
+    prepare(programs)
 
     def play(how: dict[str, Any], *, method: str = "", rate: int = USUAL_RATE, kill: str = "") -> Told:
         story = Story(how, rate, options.seconds, kill)

@@ -20,7 +20,10 @@ import pyarrow as pa
 
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
+from borealis.diagram import passes
+from borealis.diagram.cut import cut
 from borealis.diagram.deployment import Deployment
+from borealis.diagram.spec import Spec
 from borealis.ha.primary import Passive, Primary
 from borealis.node.guards import Guards
 from borealis.node.parcel import Parcel
@@ -346,6 +349,17 @@ class Run:
             if len(section):
                 self.came.append((self.kernel.now, len(section)))
                 self.got += section.rows["n"].to_pylist()
+
+
+def prepare(programs: Programs) -> None:
+    """Have Spark compile the units, which takes longer than any simulated moment."""
+    spec = passes.checked(Spec.from_yaml(diagram()))
+    programs.types(spec)
+    for piece in cut(spec, CUTS):
+        programs.compiled(spec, 1, piece)
+    for one in spec.inputs:
+        programs.input_schema(one)
+        programs.time_of(one)
 
 
 def told(programs: Programs, story: Story, *, all_together: bool = False) -> Told:

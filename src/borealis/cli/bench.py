@@ -29,7 +29,7 @@ def bench(
     experiment: Annotated[
         str,
         Argument(
-            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected, io."
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected, io"
         ),
     ] = "engine",
     json: Json = False,
