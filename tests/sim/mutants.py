@@ -149,13 +149,13 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
 @mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
 def leaves_out_what_some_reader_lacks(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that sweeps goes by the reader that is farthest."""
-    edited(patch, OutputQueue, "pushed", "min(ids", "max(ids")
+    edited(patch, OutputQueue, "acknowledged", "min(ids", "max(ids")
 
 
 @mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
 def sweeps_too_clean(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint leaves out tuples that a reader has been given, and has not made durable."""
-    edited(patch, OutputQueue, "pushed", "else r.done", "else r.received")
+    edited(patch, OutputQueue, "acknowledged", "(r.done", "(r.received")
 
 
 # -- takeovers that go on with too little, or with too much

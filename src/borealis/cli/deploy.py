@@ -42,7 +42,10 @@ class DeployFlags:
     ] = None
     checkpoint: Annotated[
         str | None,
-        Option(metavar="interval|sweeping", help="With --ha passive: when; sweeping, as readers let go of output."),
+        Option(
+            metavar="interval|sweeping|min-max",
+            help="With --ha passive: by the clock, as readers let go of output, or in idle moments.",
+        ),
     ] = None
     ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
     misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None

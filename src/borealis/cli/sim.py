@@ -66,7 +66,8 @@ class PlanOptions:
         int | None, Option(min=2, metavar="N", help="With replicas: so many copies; two or three if left out.")
     ] = None
     checkpoint: Annotated[
-        str | None, Option(metavar="interval|sweeping", help="When a passive standby checkpoints; any if left out.")
+        str | None,
+        Option(metavar="interval|sweeping|min-max", help="When passive standbys do so; any if left out."),
     ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")

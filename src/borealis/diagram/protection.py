@@ -35,7 +35,7 @@ DuringStabilization = Literal["process", "delay", "suspend"]
 DelayOf = Literal["unit", "path"]
 Reconcile = Literal["local", "partner"]
 WhenFull = Literal["wait", "drop-oldest"]
-Checkpoint = Literal["interval", "sweeping"]
+Checkpoint = Literal["interval", "sweeping", "min-max"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
@@ -94,7 +94,7 @@ class Protection(Frozen):
     ha: Choice = Field(description=f"approaches are {', '.join(APPROACHES)}")
     guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
     interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
-    checkpoint: Checkpoint | None = None  # when: by the clock, or as readers let go of output
+    checkpoint: Checkpoint | None = None  # when: by the clock, as readers let go, in idle moments
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = "5 seconds"  # a node that accepts connections and does not answer is so long slow, not dead

@@ -102,6 +102,7 @@ class Primary:
     holds: ClassVar[bool] = False  # whether some output may have to wait
     needs_state: ClassVar[bool] = False
     sweeps: ClassVar[bool] = False  # whether it matters when readers let go of output
+    in_turns: ClassVar[bool] = False  # whether its node says when
 
     def __post_init__(self) -> None:
         self.last = self.first

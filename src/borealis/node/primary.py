@@ -12,6 +12,7 @@ from borealis.diagram.protection import PARALLEL
 from borealis.errors import BorealisError, FullError
 from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector, Pace
+from borealis.ha.min_max import MinMax
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
@@ -118,6 +119,8 @@ class PrimaryGuard:
         self._stopped = True
         self._wake.set()
         self.links.stop()
+        if self.policy.in_turns:
+            self._host.turns.leave(self)
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
 
@@ -144,6 +147,12 @@ class PrimaryGuard:
             self._remove_backup("its backup was taken away")
         self._wake.set()
 
+    def take_turn(self, policy: MinMax) -> None:
+        """Make a checkpoint now: the node is idle."""
+        with self._lock:
+            policy.take_turn()
+        self._wake.set()
+
     def _join(self, *, fresh: bool = False) -> None:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.join(fresh=fresh))
@@ -153,6 +162,8 @@ class PrimaryGuard:
             self._deltas.clear()
             self._deltas_bytes = 0
             self._since = self._clock.time()
+        if self.policy.in_turns:
+            self._host.turns.join(self)
         self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
     def _remove_backup(self, why: str) -> None:
@@ -162,6 +173,8 @@ class PrimaryGuard:
             self._deltas.clear()
             self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
+        if self.policy.in_turns:
+            self._host.turns.leave(self)
         log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
     def _others(self) -> list[str]:
@@ -224,7 +237,10 @@ class PrimaryGuard:
         with self._lock:
             if self.guard.approach == "passive" and self.policy.joined:
                 self._deltas.append((step.train, deltas))
-                self._deltas_bytes += sum(map(len, deltas.values()))
+                size = sum(map(len, deltas.values()))
+                self._deltas_bytes += size
+                if self.policy.in_turns:
+                    self._host.turns.worked(self, size)
                 if self._deltas_bytes > DELTAS_BYTES_MOST:
                     self.policy.rejected()
                     self._deltas.clear()
@@ -303,8 +319,12 @@ class PrimaryGuard:
         except FullError as error:
             self._remove_backup(error.message)
             return
+        captured = now
         try:
             parcel = compose()
+            captured = self._clock.now()
+            if self.policy.in_turns:
+                self._host.turns.captured(self, captured - now)
             peer = self._host.peers.at(self.guard.partner)
             answer = peer.say(
                 "guard",
@@ -313,6 +333,7 @@ class PrimaryGuard:
                 within=self._timings.whole_s if want.kind == "whole" else self._timings.answer_s,
             )
         except BorealisError as error:
+            self._end_turn(captured, arrived=False)
             with self._lock:
                 self.policy.failed()
                 self._failures += 1
@@ -321,9 +342,15 @@ class PrimaryGuard:
                 log.warning("%s: its backup did not take a parcel: %s", self.unit.title, error)
             self._clock.sleep(self._timings.retry_s)
             return
+        self._end_turn(captured, arrived=answer.verdict in ("take", "known"))
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
+
+    def _end_turn(self, captured: float, *, arrived: bool) -> None:
+        """What was captured then has come to its backup, or not."""
+        if self.policy.in_turns:
+            self._host.turns.ended(self, self._clock.now() - captured, arrived=arrived)
 
     def _received(self, now: float) -> dict[str, int]:
         """What readers of each output lack; where checkpoints sweep, what named ones need, and the others apart."""
