@@ -1,13 +1,16 @@
 """When to checkpoint, and what it costs: `borealis bench checkpoints [--quick] [--plot out.png]` (Gu, figures 2 to 8).
 
 A chain of four units of two boxes each, in a simulated cluster (`checkpoints_chain.py`): tuples, bytes and messages are
-exact, the time of a checkpoint is CPU time of the code that captures, writes, reads and pastes it, and recovery is in
+exact, the time of a checkpoint is CPU time of the code that captures, writes and reads it, and recovery is in
 simulated time, where a train takes 10 ms. Every run checks that each tuple came out, once and in order.
 
 - intervals: tuples and bytes of checkpoints against the interval (Gu figures 2 and 3): all units of a node together,
   each by its own clock, and sweeping
 - rates: CPU time of a checkpoint against the rate (figure 4), with 500 ms
 - standbys: messages and bytes on top of those without protection (figure 5): active standbys, passive ones that sweep
+- load: expected recovery time and how late results are at worst as load grows to 90 %, in a model of five servers
+  with costs that were measured here (`checkpoints_load.py`; Hwang figures 4.5 to 4.7): all units as one, one after the
+  other, min-max, and active standbys
 - recovery: the longest silence of the last output when the node of two units is killed (figures 6 to 8)
 """
 
@@ -20,14 +23,18 @@ from typing import Any
 from borealis.sim.programs import Programs
 
 from .checkpoints_chain import NODES, Story, Told, prepare, told
+from .checkpoints_load import METHODS as MODELLED
+from .checkpoints_load import Model, active_recovery_s
 from .measuring import Say, part_by_part
 from .recovery_plot import axes, refuse_without_matplotlib
 
-QUERIES = ("intervals", "rates", "standbys", "recovery")
+QUERIES = ("intervals", "rates", "standbys", "recovery", "load")
 METHODS = ("together", "individual", "sweeping")
 INTERVALS_MS = (100, 300, 500, 700, 900)
 RATES = (1000, 3000, 5000, 7000)
 USUAL_MS, USUAL_RATE = 500, 3000
+LOADS = (0.3, 0.5, 0.7, 0.8, 0.9)
+ASKED_RECOVERY, ASKED_SPIKE = 0.5, 0.1  # of whole checkpoints
 ASKED_BYTES, ASKED_TIME, ASKED_MESSAGES = 0.1, 1 / 3, 0.1
 SHOWN = ("query", "method", "interval_ms", "rows_per_s", "tuples_each", "bytes_each", "bytes_per_s", "cpu_ms_each")
 SHOWN += ("messages_per_s", "ratio", "silence_ms", "met")
@@ -77,6 +84,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         "rates": lambda: rates(play, (1000, 3000) if options.quick else RATES),
         "standbys": lambda: standbys(play, (USUAL_RATE,) if options.quick else RATES, options.seconds),
         "recovery": lambda: recovery(play, (500,) if options.quick else INTERVALS_MS),
+        "load": lambda: load(play, (0.5, 0.9) if options.quick else LOADS, 15.0 if options.quick else 60.0),
     }
     try:
         lines = part_by_part({name: parts[name] for name in options.only or QUERIES}, say)
@@ -168,6 +176,28 @@ def recovery(play: Play, every_ms: Sequence[int]) -> list[dict[str, Any]]:
         parts = {name: max((getattr(t, name) for t in took), default=0.0) for name in PHASES}
         line = {"query": "recovery", "method": method, "interval_ms": each, "silence_ms": round(found.silence_ms)}
         lines.append(line | {name: round(ms, 1) for name, ms in parts.items()})
+    return lines
+
+
+def load(play: Play, loads: Sequence[float], seconds: float) -> list[dict[str, Any]]:
+    """Hwang figures 4.5 to 4.7."""
+    measured = play(passive("individual", USUAL_MS), method="individual")
+    costs = (measured.capture, measured.paste)
+    lines: list[dict[str, Any]] = []
+    for part in loads:
+        found = {method: Model(method, part, *costs).play(seconds) for method in MODELLED}
+        whole_s, spike_s = found["whole"]
+        for method, (recovery_s, late_s) in found.items():
+            line = {"query": "load", "method": method, "load": part, "recovery_ms": round(1000 * recovery_s, 1)}
+            line |= {"spike_ms": round(1000 * late_s, 1), "ratio": round(recovery_s / whole_s, 3)}
+            line |= {"ratio_of_spikes": round(late_s / spike_s, 3), "asked_most": ASKED_RECOVERY}
+            met = recovery_s <= ASKED_RECOVERY * whole_s and late_s <= ASKED_SPIKE * spike_s
+            lines.append(line | {"met": met if method == "min-max" else None})
+        behind = 1000 * active_recovery_s(part, seconds)
+        lines.append({"query": "load", "method": "active", "load": part, "recovery_ms": round(behind, 1)})
+    for name, cost in zip(("capture", "paste"), costs, strict=True):
+        line = {"query": "load", "method": f"cost of a {name}", "ms": round(1000 * cost.seconds(0), 3)}
+        lines.append(line | {"ms_more_for_100_kB": round(1000 * (cost.seconds(100_000) - cost.seconds(0)), 3)})
     return lines
 
 

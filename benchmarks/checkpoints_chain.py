@@ -2,7 +2,7 @@
 
 Eight boxes, a map and a sorting buffer of twenty tuples in each unit, so that each tuple that comes in goes out. Nodes,
 queues, guards and parcels are those of a real cluster, and run for real; Spark, sockets and clocks are simulated. So
-what is counted is exact, and what takes time is told as CPU time of the code that makes, sends and takes checkpoints.
+what is counted is exact, and what takes time is told as CPU time of the code that captures, writes and reads it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from borealis.diagram import passes
 from borealis.diagram.cut import cut
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.spec import Spec
+from borealis.ha.min_max import Costs
 from borealis.ha.primary import Passive, Primary
 from borealis.node.guards import Guards
 from borealis.node.parcel import Parcel
@@ -36,13 +37,14 @@ from borealis.sim.kernel import Kernel
 from borealis.sim.plan import Weather
 from borealis.sim.programs import Programs
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.wire.messages import Takeover
+from borealis.wire.messages import ENTRY, Takeover
 from borealis.wire.service import Service
 
 UNITS = 4
 BUFFER = 20  # tuples that each unit holds
 PAYLOAD = "x" * 100  # of a tuple, beside three numbers
 TICK_S = 0.01  # between two batches
+ACK_S = 0.02  # between two acknowledgements of the client, who says what it has as it gets it
 TRAIN_S = 0.01  # of a unit in a lane
 WARM_S = 2.0
 READY_S, LOOK_S = 60.0, 0.1
@@ -123,8 +125,8 @@ class Counts:
     checkpoints: int = 0  # of units
     tuples: int = 0  # of output in them
     bytes: int = 0
-    cpu_s: float = 0.0  # of capturing, writing, reading and pasting them
-    messages: int = 0  # all but pings
+    cpu_s: float = 0.0  # of capturing, writing and reading them
+    messages: int = 0  # all but pings, and what the input says to its backup
     sent: int = 0  # bytes of all of those
     by_unit: Counter[str] = field(default_factory=Counter)  # checkpoints
 
@@ -139,6 +141,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.counts = Counts()
+        self.capture, self.paste = Costs(), Costs()  # by bytes: capturing and writing one, and reading it
 
     def copy(self) -> Counts:
         return replace(self.counts, by_unit=Counter(self.counts.by_unit))
@@ -173,8 +176,13 @@ class Meter:
 
         def received(guards: Guards, data: bytes) -> Any:
             parcel = Parcel.decode(data)
-            is_unit = not parcel.unit.startswith("in-") and parcel.want.kind == "delta"
-            return self._timed(receive)(guards, data) if is_unit else receive(guards, data)
+            if not parcel.unit.startswith(ENTRY) and parcel.want.kind == "delta":
+                began = time.process_time()
+                _read(data)
+                seconds = time.process_time() - began
+                self.paste.learn(len(data), seconds)
+                counts.cpu_s += seconds
+            return receive(guards, data)
 
         with ExitStack() as stack:
             stack.enter_context(patch.object(PrimaryGuard, "composing", composing))
@@ -185,8 +193,10 @@ class Meter:
     def _told(self, encoded: Callable[[], Parcel], compose: Callable[[], Parcel]) -> Parcel:
         """What is measured is what the guard would have done; counting tuples is not in it."""
         began = time.process_time()
-        compose().encode()
-        self.counts.cpu_s += time.process_time() - began
+        size = len(compose().encode())
+        seconds = time.process_time() - began
+        self.capture.learn(size, seconds)
+        self.counts.cpu_s += seconds
         return encoded()
 
     def _service(self) -> type[Service]:
@@ -195,7 +205,7 @@ class Meter:
         class Counted(Service):
             def act(self, name: str, body: bytes) -> bytes:
                 answer = super().act(name, body)
-                if name != "ping":
+                if name != "ping" and not (name == "guard" and Parcel.decode(body).unit.startswith(ENTRY)):
                     counts.messages, counts.sent = counts.messages + 1, counts.sent + len(body) + len(answer)
                 return answer
 
@@ -204,6 +214,12 @@ class Meter:
                 return schema, _counted(feed, counts)
 
         return Counted
+
+
+def _read(data: bytes) -> None:
+    """What a backup does with a parcel before it takes it in."""
+    for snapshot in Parcel.decode(data).queues.values():
+        QueueSnapshot.from_bytes(snapshot)
 
 
 class _counted:  # noqa: N801
@@ -248,6 +264,8 @@ class Told:
     takeovers: list[Takeover] = field(default_factory=list)
     missing: int = 0  # tuples that were to come at the end, and did not
     wrong: int = 0  # that came out of order, or twice
+    capture: Costs = field(default_factory=Costs)
+    paste: Costs = field(default_factory=Costs)
 
 
 class Run:
@@ -290,6 +308,7 @@ class Run:
             self.cluster.nodes[story.kill].kill()
         self._live(story.seconds / 2)
         found = Told(self.meter.copy().since(before), len(self.got) - rows)
+        found.capture, found.paste = self.meter.capture, self.meter.paste
         moments = [at for at, _ in self.came if at >= began]
         found.silence_ms = 1000 * max(late - early for early, late in pairwise(moments))
         found.takeovers = self._takeovers()
@@ -343,7 +362,7 @@ class Run:
 
     def _read(self) -> None:
         machine = self.cluster.client.process.machine  # type: ignore[union-attr]
-        options = ReadOptions(start="oldest", reader="sink", retries=RETRIES, first_s=READY_S)
+        options = ReadOptions(start="oldest", reader="sink", retries=RETRIES, first_s=READY_S, ack_every_s=ACK_S)
         subscription = Subscription(self.line, SINK, options, machine=machine)
         for section in subscription.sections():
             if len(section):
