@@ -21,6 +21,7 @@ from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
+from borealis.ha.checkpoints import Sweeping
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
@@ -146,10 +147,10 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
     edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
 
 
-@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
-def leaves_out_what_some_reader_lacks(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that sweeps goes by the reader that is farthest."""
-    edited(patch, OutputQueue, "acknowledged", "min(ids", "max(ids")
+@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill",))
+def waits_for_readers(patch: pytest.MonkeyPatch) -> None:
+    """A unit checkpoints when its readers have let go of output, and else never."""
+    patch.setattr(Sweeping, "_is_due", lambda self, now, received: self._swept)
 
 
 @mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
