@@ -308,3 +308,19 @@ def test_what_a_killed_coordinator_was_at_is_done_or_taken_back(spread: Simulate
     known = [layout.name for layout in spread.coordinator.cluster.catalog.layouts()]
     assert known in (["single"], ["single", "tens"])
     assert len(there) == (6 if "tens" in known else 0)
+
+
+@pytest.mark.parametrize(("checkpoint", "least", "most"), [("interval", 1, 2), ("min-max", 4, 9)])
+def test_idle_moments_of_a_node_go_to_checkpoints(programs: Programs, checkpoint: str, least: int, most: int) -> None:
+    """Within a fifth of the interval and two of them, where rows come all the time."""
+    with Simulated(programs) as town:
+        how = {"ha": "passive", "interval": "2 s", "checkpoint": checkpoint}
+        town.deploy(yaml_of("single"), place=dict.fromkeys(BOXES, "node1"), backup={"u1": "node2"}, **how)
+        town.publish("single/left", [rows("left", 20 * n, 20 * n + 20) for n in range(200)])
+        town.live(1.0)
+        there = town.host("node1").node
+        assert there is not None
+        guard = there.guards.primaries["single", "u1"]
+        before = guard.status().messages
+        town.live(3.0)
+        assert least <= guard.status().messages - before <= most

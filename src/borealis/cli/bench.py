@@ -28,7 +28,9 @@ INSTALLED = "borealis.benchmarks"  # where a wheel has them
 def bench(
     experiment: Annotated[
         str,
-        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected or io."),
+        Argument(
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected, io"
+        ),
     ] = "engine",
     json: Json = False,
     only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -42,7 +44,8 @@ def bench(
     ] = None,
     rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
     plot: Annotated[
-        str | None, Option(metavar="FILE", help="latency, delay, recovery, overhead, revisions: a picture.")
+        str | None,
+        Option(metavar="FILE", help="latency, delay, recovery, overhead, checkpoints, revisions: a plot."),
     ] = None,
 ) -> None:
     """\b
@@ -55,6 +58,7 @@ def bench(
     start     how long 'borealis up --nodes 3' takes
     recovery  how long readers hear nothing when a node is killed
     overhead  what protection costs while all is well
+    checkpoints when to checkpoint, and what that costs; in simulated clusters
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
     io        from Kafka to Kafka, and into PostgreSQL
     """

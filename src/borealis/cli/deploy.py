@@ -41,6 +41,13 @@ class DeployFlags:
     interval: Annotated[
         str | None, Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
     ] = None
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            metavar="interval|sweeping|min-max",
+            help="With --ha passive: by the clock, as readers let go of output, or in idle moments.",
+        ),
+    ] = None
     ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
     misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None
     without_backup: Annotated[

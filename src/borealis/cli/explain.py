@@ -292,6 +292,7 @@ def _asked(protection: Protection | None, classified: Classified) -> dict[str, A
     return {
         "approach": approach,
         "guarantee": protection.guarantee if protection is not None else None,
+        "checkpoint": protection.checkpoint if protection is not None else None,
         "recovery_type": recovery_type(approach, classified.kind) if approach in TABLE else None,
     } | _outcome(protection, classified)
 
@@ -319,6 +320,8 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     tree.add(Text("no state" if stateless else f"state reaches back: {', '.join(each)}"))
     asked = unit["asked"]
     what = Text.assemble((asked["approach"], "bold"), f", {asked['guarantee']}" if asked["guarantee"] else "")
+    if asked["checkpoint"] not in (None, "interval"):
+        what.append(f", {asked['checkpoint']} checkpoints")
     node = tree.add(what)
     if asked["recovery_type"]:
         place = "3.3" if asked["approach"] == "amnesia" else "table 3.2"

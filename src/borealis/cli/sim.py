@@ -17,7 +17,7 @@ from borealis.cli.options import Json
 from borealis.cli.screen import Screen, plural
 from borealis.clock import WALL
 from borealis.diagram.durations import parse
-from borealis.diagram.protection import APPROACHES, GUARANTEES, MERGES
+from borealis.diagram.protection import APPROACHES, CHECKPOINTS, GUARANTEES, MERGES
 from borealis.errors import BorealisError, did_you_mean
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class PlanOptions:
     replicas: Annotated[
         int | None, Option(min=2, metavar="N", help="With replicas: so many copies; two or three if left out.")
     ] = None
+    checkpoint: Annotated[
+        str | None,
+        Option(metavar="interval|sweeping|min-max", help="When passive standbys do so; any if left out."),
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -84,8 +88,9 @@ class PlanOptions:
         _one_of("--merge", self.merge, list(MERGES))
         if self.delay not in (None, NONE):
             parse(self.delay)
+        _one_of("--checkpoint", self.checkpoint, list(CHECKPOINTS))
         how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay, self.replicas)
-        return Options(self._diagram(), *how)
+        return Options(self._diagram(), *how, self.checkpoint)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -119,6 +124,7 @@ class PlanOptions:
             "--merge": self.merge,
             "--delay": self.delay,
             "--replicas": self.replicas,
+            "--checkpoint": self.checkpoint,
             "--faults": self.faults,
             "--minutes": self.minutes,
             "--seconds": self.seconds,

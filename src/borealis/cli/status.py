@@ -278,7 +278,8 @@ def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
     """The nodes of the backup and of further copies, and what is promised."""
     if protection is None:
         return "-", "-"
-    more = ", by time" if protection.bucket_ms else ""
+    more = f", {protection.checkpoint}" if protection.checkpoint not in (None, "interval") else ""
+    more += ", by time" if protection.bucket_ms else ""
     more += f", within {span(1000 * protection.delay_ms)}" if protection.delay_ms else ""
     count = f"{protection.copies} " if (protection.copies or 0) > 2 else ""
     others = [protection.backup or "-"]

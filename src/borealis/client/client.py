@@ -159,7 +159,8 @@ class Client(CoordinatorRequests, Streams):
 
         `ha` (amnesia, passive, active, replicas, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say
         how all units are protected, over what the diagram says; `interval` between checkpoints or trimming messages
-        ("500 ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
+        ("500 ms"), `checkpoint` (interval, sweeping, min-max) when a passive standby makes one; `ping`, `misses` when
+        a node is held to be dead, `backup` where a unit's backup shall be;
         `without_backup` (refuse, degrade) what happens where no node is left for one; `merge` (arrival, time) in which
         order a unit reads several streams, `bucket` ("100 ms") how much of them at a time; `replicas` how many copies
         of a unit answer with `ha="replicas"`, two or more. The answer has `warnings`:

@@ -220,6 +220,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         approach=promised.approach,
         guarantee=promised.guarantee or "",
         interval_ms=promised.interval_us / 1000,
+        checkpoint=promised.checkpoint if place.boxes else None,
         bucket_ms=promised.bucket_us / 1000 if promised.bucket_us and len(place.reads) > 1 else None,
         delay_ms=promised.delay_us / 1000 if promised.delay_us and place.boxes else None,
         incarnation=place.incarnation,

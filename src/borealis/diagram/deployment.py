@@ -41,6 +41,7 @@ class Deployment(BaseModel):
     )
     guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
     interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
+    checkpoint: str | None = Field(default=None, description="with ha: passive: interval, sweeping or min-max")
     ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")
     misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
     patience: str | None = Field(default=None, description="for one that accepts connections, as '5 seconds'")

@@ -35,13 +35,16 @@ DuringStabilization = Literal["process", "delay", "suspend"]
 DelayOf = Literal["unit", "path"]
 Reconcile = Literal["local", "partner"]
 WhenFull = Literal["wait", "drop-oldest"]
+Checkpoint = Literal["interval", "sweeping", "min-max"]
 APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
+CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
 CHECKPOINTED = ("passive", "storage")  # what changed is sent now and then: to the other copy, or to storage
+CHECKPOINTING = ("passive",)  # it sends what has changed now and then
 OF_A_BOUND = (
     "delay",
     "delay_of",
@@ -71,6 +74,7 @@ class ProtectOptions(TypedDict, total=False):
     ha: Choice | None
     guarantee: Guarantee | None
     interval: str | None
+    checkpoint: Checkpoint | None
     ping: str | None
     misses: int | None
     patience: str | None
@@ -97,6 +101,7 @@ class Protection(Frozen):
     ha: Choice = Field(description=f"approaches are {', '.join(APPROACHES)}")
     guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
     interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
+    checkpoint: Checkpoint | None = None  # when: by the clock, as readers let go, in idle moments
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = "5 seconds"  # a node that accepts connections and does not answer is so long slow, not dead
@@ -126,6 +131,7 @@ class Protection(Frozen):
         for noun, value, known in (
             ("approach", approach, APPROACHES),
             ("guarantee", fields.get("guarantee"), GUARANTEES),
+            ("checkpoint", fields.get("checkpoint"), CHECKPOINTS),
         ):
             if isinstance(value, str) and value not in known:
                 hint = did_you_mean(value, known) or f"there are {', '.join(known)}"
@@ -136,6 +142,8 @@ class Protection(Frozen):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
             defaults["interval"] = INTERVALS[approach]
+        if approach in CHECKPOINTING:
+            defaults["checkpoint"] = "interval"
         if given.get("delay") is not None or approach == "replicas":
             defaults["merge"] = "time"
         if approach == "replicas":
@@ -148,6 +156,9 @@ class Protection(Frozen):
     def _check(self) -> Protection:
         if self.interval is not None and self.ha not in INTERVALS:
             raise DiagramError(f"an interval makes no sense with '{self.ha}'", hint="it sends nothing to its backup")
+        if self.checkpoint is not None and self.ha not in CHECKPOINTING:
+            reason = f"'checkpoint: {self.checkpoint}' makes no sense with '{self.ha}', which makes none"
+            raise DiagramError(reason, hint=f"say ha: {CHECKPOINTING[0]}, or leave it out")
         if self.merge == "time" and self.ha == "none":
             raise DiagramError("'merge: time' without an approach", hint="choose one: a unit without a copy needs none")
         if self.ha == "replicas" and self.merge != "time":
@@ -290,7 +301,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
         return _if_any(Protection(**given)) if given else None
     before = {k: getattr(found, k) for k in type(found).model_fields}
     if given.get("ha", found.ha) != found.ha:
-        before |= dict.fromkeys(("guarantee", "interval"))
+        before |= dict.fromkeys(("guarantee", "interval", "checkpoint"))
     if given.get("ha") == "replicas" and found.merge == "arrival":
         before |= {"merge": None}
     if given.get("ha", found.ha) != "replicas":

@@ -46,6 +46,7 @@ class Backup:
     orders: dict[int, tuple[Determinant, ...]] = field(default_factory=dict)
     taken_over: bool = False
     fresh: bool = False  # it has a new primary, and has heard nothing of that
+    left_out: bool = False  # it was not given output that no reader needed then
 
     @property
     def self_reliant(self) -> bool:
@@ -85,7 +86,7 @@ class Backup:
 
     def _has(self, want: Want) -> bool:
         """Whether it came already, and says nothing new."""
-        complete = self.complete or not want.complete
+        complete = (self.complete or not want.complete) and not self.left_out
         return self.step is not None and want.start is None and want.step.train == self.step.train and complete
 
     @property
@@ -95,6 +96,7 @@ class Backup:
 
     def _remember(self, want: Want) -> None:
         self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done
+        self.left_out = want.kind != "whole" and (self.left_out or bool(want.starts))
         if self.start is not None:  # otherwise they are followed at once, and needed no more
             self.orders.update(want.orders)
             self.orders = {train: order for train, order in self.orders.items() if train > self.start.train}

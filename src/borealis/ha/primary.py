@@ -74,6 +74,7 @@ class Want:
     done: CommitPoint | None = None  # up to where readers have everything (upstream backup)
     orders: Orders = ()  # how the trains were merged that the backup does not know yet
     complete: bool = True  # no reader has what is neither in this message nor in those before it
+    starts: Mapping[str, int] = field(default_factory=dict)  # outputs of which other tuples go than those since then
 
 
 @dataclass
@@ -100,6 +101,8 @@ class Primary:
 
     holds: ClassVar[bool] = False  # whether some output may have to wait
     needs_state: ClassVar[bool] = False
+    sweeps: ClassVar[bool] = False  # whether it matters when readers let go of output
+    in_turns: ClassVar[bool] = False  # whether its node says when
 
     def __post_init__(self) -> None:
         self.last = self.first
@@ -191,6 +194,12 @@ class Primary:
 
     def doubt(self) -> None:
         """The backup may have held this node for dead, and taken over: nothing more is given before it answers."""
+
+    def trimmed(self) -> None:
+        """Readers have let go of output."""
+
+    def pushed(self, now: float, passing: Mapping[str, int]) -> None:
+        """So far tuples of each output went to readers that acknowledge nothing."""
 
     # -- what differs
 

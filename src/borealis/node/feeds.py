@@ -169,10 +169,11 @@ class AckSender:
         self._waiting: dict[Acked, int] = {}
         threads = machine.threads
         self._lock, self._some, self._stopped = threads.lock(), threads.event(), threads.event()
+        self._hurry = threads.event()
         self._thread = threads.start("acks", self._send_forever)
 
-    def put(self, stream: str, reader: str, level: int, upto: int) -> None:
-        """Acknowledge all tuples of a stream before `upto`."""
+    def put(self, stream: str, reader: str, level: int, upto: int, *, now: bool = False) -> None:
+        """Acknowledge all tuples of a stream before `upto`; `now`, with all that waits, or in a moment."""
         queue = self._routes.local(stream)
         if queue is not None:
             with suppress(StreamError):  # it was closed or began again just now
@@ -184,21 +185,26 @@ class AckSender:
             self._waiting[key] = max(upto, self._waiting.get(key, 0))
         if first:
             self._some.set()
+        if now:
+            self._hurry.set()
 
     def stop(self) -> None:
         self._stopped.set()
         self._some.set()
+        self._hurry.set()
         self._thread.join()
 
     def _send_forever(self) -> None:
         tries: dict[Acked, int] = {}
         while True:
             self._some.wait()
-            if self._stopped.wait(self._timings.retry_s if tries else self._timings.gather_s):
+            self._hurry.wait(self._timings.retry_s if tries else self._timings.gather_s)
+            if self._stopped.is_set():
                 return
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
                 self._some.clear()
+                self._hurry.clear()
             failed = self._send(waiting)
             tries = {key: tries.get(key, 0) + 1 for key in failed if tries.get(key, 0) < ACK_TRIES}
             for key in tries:
@@ -409,10 +415,10 @@ class StreamFeed:
         if not self.deferred:
             self.acknowledge(position)
 
-    def acknowledge(self, position: int) -> None:
+    def acknowledge(self, position: int, *, now: bool = False) -> None:
         """Nothing before this position is needed any more, whatever happens."""
         self._acknowledged = max(position, self._acknowledged)
-        self._acks.put(self.stream, self.reader, 1, self._acknowledged)
+        self._acks.put(self.stream, self.reader, 1, self._acknowledged, now=now)
 
     def stop(self) -> None:
         self._follower.stop()

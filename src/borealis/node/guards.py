@@ -18,6 +18,7 @@ from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
 from borealis.node.running import RunningEntry, UnitKey
 from borealis.node.standby import Standby
 from borealis.node.stored import History, Stored
+from borealis.node.turns import NodeTurns
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
 from borealis.threads import side_by_side
@@ -43,6 +44,7 @@ class Guards:
         self.name, self.peers, self.routes, self.machine = node.name, node.peers, node.routes, node.machine
         self.process = node.incarnation
         self.watch = Watch(self.peers)
+        self.turns = NodeTurns(self, self.machine)
         self.primaries: dict[UnitKey, PrimaryGuard] = {}
         self.standbys: dict[UnitKey, Standby] = {}
         self._lock = self.machine.threads.lock()

@@ -12,6 +12,7 @@ from borealis.diagram.protection import CHECKPOINTED, PARALLEL
 from borealis.errors import BorealisError, FullError, StateError
 from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector, Pace
+from borealis.ha.min_max import MinMax
 from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
@@ -90,6 +91,7 @@ class PrimaryGuard:
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
+        self._has_trimmed = False  # readers have let go of output, and the policy was not told
         self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
         self._covered_at = self._ran_at = self._clock.now()  # the backup has everything up to then
         self._waited_at = -HEARD_S  # its backup answered tentatively, and waited for this copy to be corrected
@@ -106,6 +108,9 @@ class PrimaryGuard:
                 self._shown = self.policy.last.outputs
                 self._do(self.policy.go_on())
             unit.attach(self._committed, self._converse)
+        if self.policy.sweeps:
+            for queue in unit.queues.values():
+                queue.on_trim = self._note_trim
 
     # -- coming and going
 
@@ -125,6 +130,8 @@ class PrimaryGuard:
         self.links.stop()
         if self.stored is not None:
             self.stored.close()
+        if self.policy.in_turns:
+            self._host.turns.leave(self)
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
 
@@ -151,6 +158,12 @@ class PrimaryGuard:
             self._remove_backup("its backup was taken away")
         self._wake.set()
 
+    def take_turn(self, policy: MinMax) -> None:
+        """Make a checkpoint now: the node is idle."""
+        with self._lock:
+            policy.take_turn()
+        self._wake.set()
+
     def _join(self, *, fresh: bool = False) -> None:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.join(fresh=fresh))
@@ -160,6 +173,8 @@ class PrimaryGuard:
             self._deltas.clear()
             self._deltas_bytes = 0
             self._since = self._clock.time()
+        if self.policy.in_turns:
+            self._host.turns.join(self)
         if self.guard.partner:
             self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
@@ -170,6 +185,8 @@ class PrimaryGuard:
             self._deltas.clear()
             self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
+        if self.policy.in_turns:
+            self._host.turns.leave(self)
         log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
     def _others(self) -> list[str]:
@@ -232,7 +249,10 @@ class PrimaryGuard:
         with self._lock:
             if self.guard.approach in CHECKPOINTED and self.policy.joined:
                 self._deltas.append((step.train, deltas))
-                self._deltas_bytes += sum(map(len, deltas.values()))
+                size = sum(map(len, deltas.values()))
+                self._deltas_bytes += size
+                if self.policy.in_turns:
+                    self._host.turns.worked(self, size)
                 if self._deltas_bytes > DELTAS_BYTES_MOST:
                     self.policy.rejected()
                     self._deltas.clear()
@@ -257,9 +277,14 @@ class PrimaryGuard:
             self.unit.queues[name].release(place)
 
     def acknowledge(self, upto: Mapping[str, int]) -> None:
-        """Inputs need not be kept up to there."""
+        """Inputs need not be kept up to there; what sweeps does not keep those upstream waiting for it."""
         for name, position in upto.items():
-            self.unit.feeds[name].acknowledge(position)
+            self.unit.feeds[name].acknowledge(position, now=self.policy.sweeps)
+
+    def _note_trim(self) -> None:
+        """Called by a reader's thread, which must not wait."""
+        self._has_trimmed = True
+        self._wake.set()
 
     def _note_new_output(self) -> None:
         """After a takeover: when readers first get what they had not had."""
@@ -287,8 +312,11 @@ class PrimaryGuard:
     def _converse(self) -> None:
         """Send what is due, and do what follows from the answer."""
         with self.unit.run.between_trains(), self._lock:
-            received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
+            if self._has_trimmed:  # what readers let go of from here on is told the next time
+                self._has_trimmed = False
+                self.policy.trimmed()
             now = self._clock.now()
+            received = self._received(now)
             alone = not self.policy.joined
             if alone:
                 self._do(self.policy.tick(now, received))
@@ -303,10 +331,15 @@ class PrimaryGuard:
         except FullError as error:
             self._remove_backup(error.message)
             return
+        captured = now
         try:
             parcel = compose()
+            captured = self._clock.now()
+            if self.policy.in_turns:
+                self._host.turns.captured(self, captured - now)
             answer = self._say(parcel, self._timings.whole_s if want.kind == "whole" else self._timings.answer_s)
         except BorealisError as error:
+            self._end_turn(captured, arrived=False)
             with self._lock:
                 self.policy.failed()
                 self._failures += 1
@@ -315,6 +348,7 @@ class PrimaryGuard:
                 log.warning("%s: its backup did not take a parcel: %s", self.unit.title, error)
             self._clock.sleep(self._timings.retry_s)
             return
+        self._end_turn(captured, arrived=answer.verdict in ("take", "known"))
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
@@ -331,6 +365,20 @@ class PrimaryGuard:
             want = Want("whole", 0, 0, self.policy.last)
             compose = self.composing(want)
         stored.write_base(want.step.train, compose)
+
+    def _end_turn(self, captured: float, *, arrived: bool) -> None:
+        """What was captured then has come to its backup, or not."""
+        if self.policy.in_turns:
+            self._host.turns.ended(self, self._clock.now() - captured, arrived=arrived)
+
+    def _received(self, now: float) -> dict[str, int]:
+        """What readers of each output lack; where checkpoints sweep, what named ones need, and the others apart."""
+        queues = self.unit.queues
+        if not self.policy.sweeps:
+            return {name: queue.pushed() for name, queue in queues.items()}
+        passing = {name: queue.passing() for name, queue in queues.items()}
+        self.policy.pushed(now, {name: upto for name, upto in passing.items() if upto is not None})
+        return {name: queue.acknowledged() for name, queue in queues.items()}
 
     def check_size(self, want: Want) -> None:
         """A FullError if a whole is too large to be sent."""
@@ -392,7 +440,10 @@ class PrimaryGuard:
             snapshots = {name: queue.snapshot() for name, queue in queues.items()}
             state = unit.run.whole_state()
         elif want.kind == "delta":
-            snapshots = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
+            snapshots = {
+                name: queue.needed(want.starts[name]) if name in want.starts else queue.since(self._shown[name])
+                for name, queue in queues.items()
+            }
             state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
         return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()}, how)
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
-from borealis.diagram.protection import CHECKPOINTED, PARALLEL, Protection
+from borealis.diagram.protection import CHECKPOINTED, PARALLEL, Checkpoint, Protection
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
+from borealis.ha.checkpoints import Sweeping
 from borealis.ha.classes import classify
+from borealis.ha.min_max import MinMax
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, Upstream, Want
 from borealis.ha.retention import horizon_of
 from borealis.machine import HERE, Machine
@@ -31,6 +33,7 @@ from borealis.trains.unit import UnitRun
 from borealis.wire.messages import Forked, Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
+CHECKPOINTS: dict[Checkpoint, type[Passive]] = {"interval": Passive, "sweeping": Sweeping, "min-max": MinMax}
 REHEARSALS = 4  # of a unit that stands by, to begin with
 
 log = logging.getLogger("borealis.node")
@@ -106,6 +109,11 @@ class Running:
     def correct_with(self, partner: Partner | None) -> None:
         """Correct what was tentative by turns with the other copy; with none, at once."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is in the midst of a train."""
+        return False
+
     def waits_for_partner(self) -> bool:
         """Whether the other copy is corrected first, and this one answers tentatively."""
         return False
@@ -146,6 +154,10 @@ class RunningUnit(Running):
         by_turns = self.protection is not None and self.protection.reconcile == "partner"
         self.run.manager.correct_with(partner if by_turns else None)
 
+    @property
+    def busy(self) -> bool:
+        return self.run.in_train
+
     def waits_for_partner(self) -> bool:
         return self.run.manager.waits_for_partner()
 
@@ -182,7 +194,7 @@ class RunningUnit(Running):
         if guard.approach in PARALLEL:
             return Active(*common, asks=guard.further.given > 0)
         if guard.approach in CHECKPOINTED:
-            return Passive(*common)
+            return CHECKPOINTS[guard.checkpoint or "interval"](*common)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))

@@ -9,7 +9,7 @@ from typing import Any
 
 from borealis.diagram.cut import cut
 from borealis.diagram.durations import parse
-from borealis.diagram.protection import Protection
+from borealis.diagram.protection import CHECKPOINTING, CHECKPOINTS, Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
@@ -104,6 +104,7 @@ class Options:
     merge: str | None = None
     delay: str | None = None  # a time, or `none`
     replicas: int | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Plan:
     when_full: str | None = None  # with a delay: what is done with what is kept for longer than that; None: it is kept
     replicas: int | None = None  # copies that answer; None: the usual two, or none does
     place: tuple[tuple[str, str], ...] = ()  # inputs that are put on a node
+    checkpoint: str | None = None  # when a passive standby is sent what changed; None: as usual, or it is not
 
     @property
     def protection(self) -> Protection:
@@ -135,6 +137,7 @@ class Plan:
         if self.when_full is not None:
             delay |= {"keep_time": KEEP_TIME, "when_full": self.when_full}
         how: Any = {"merge": merge, "bucket": self.bucket, "replicas": self.replicas} | delay
+        how |= {"checkpoint": self.checkpoint}
         return Protection(ha=self.approach, guarantee=self.guarantee, **how)
 
     @property
@@ -158,6 +161,7 @@ class Plan:
     def __str__(self) -> str:
         how = (
             f"{self.approach}, {self.guarantee}"
+            + (f", {self.checkpoint}" if self.checkpoint not in (None, "interval") else "")
             + (f", {self.replicas} copies" if self.replicas else "")
             + (f", by time ({self.bucket})" if self.bucket else "")
             + (f", within {' '.join(self.delay)}" if self.delay else "")
@@ -256,12 +260,14 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         for name in names
         for cuts, approach, guarantee in ways_of(name)
         if approach != "none" and asked in (None, approach) and options.guarantee in (None, guarantee)
+        if options.checkpoint is None or approach in CHECKPOINTING
     ]
     if options.approach == "replicas":  # they are an active standby that answers as well
         ways = [way for way in _replicable(names) if options.guarantee in (None, way[3])]
     if not ways:
         which = "no diagram" if options.diagram is None else f"diagram '{spec_of(options.diagram).name}' cannot"
-        how = ", ".join(word for word in (options.approach, options.guarantee) if word) or "any approach"
+        words = (options.approach, options.guarantee, options.checkpoint)
+        how = ", ".join(word for word in words if word) or "any approach"
         can = "can be" if options.diagram is None else "be"
         raise DiagramError(f"{which} {can} protected with {how}", hint="`borealis explain --ha` says why")
     # each approach and guarantee alike, and for it each diagram, however many ways there are to cut it
@@ -281,6 +287,9 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         faults = _stored(Random(f"storage {seed}"), faults, nodes)
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
+    if approach in CHECKPOINTING:
+        drawn_when = Random(f"checkpoint {seed}").choice(CHECKPOINTS)
+        plan = replace(plan, checkpoint=options.checkpoint or drawn_when)
     plan = _bounded(Random(f"delay {seed}"), plan, options)
     return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
 

@@ -27,6 +27,7 @@ from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 OTHER_IDS = "these ids are of another stream, or of an earlier life of this one"
+PASSING_S = 1.0  # what a passing reader was pushed may be under way for so long; it acknowledges nothing
 DISK_AGAIN_S = 1.0  # until a disk that took nothing is tried again
 _NOWHERE = (-1, FIRST_TIME)  # before all places
 
@@ -65,6 +66,8 @@ class _Reader:
     done: int  # level 1
     lost: int = 0
     back: int = 0  # how often it went back to an earlier tuple
+    start: int = 0  # of one that passes
+    came_at: float = -math.inf
 
     @property
     def place(self) -> ReaderPlace:
@@ -101,6 +104,7 @@ class OutputQueue:
         self._tail: Tail | None = None  # tentative tuples behind all of this
         self._corrected: Place | None = _NOWHERE  # here all that was tentative is; None: it is not
         self.condition: Callable[[], StreamState] = lambda: "stable"  # of the unit that writes it
+        self.on_trim: Callable[[], None] = lambda: None  # called when named readers need less of it; must not wait
         self._disk, self._clock = machine.disk, machine.clock
         self._disk_again = -math.inf  # when a disk that took nothing is tried again
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
@@ -404,7 +408,7 @@ class OutputQueue:
             elif self._is_wrong(start):
                 self._instead(start)
             if known is None:
-                self._readers[reader] = _Reader(start, start)
+                self._readers[reader] = _Reader(start, start, start=start, came_at=self._clock.now())
             elif start < known.done:
                 known.done = known.received = start
                 known.back += 1
@@ -431,9 +435,11 @@ class OutputQueue:
             if lacked and not self._is_lacked():
                 self._room.notify_all()
             if level == 1 and upto > known.done:
-                known.done = upto
+                low, known.done = self._low(), upto
                 self._trim()
                 self._room.notify_all()
+                if self._low() > low and not reader.startswith("~"):
+                    self.on_trim()
 
     def acks(self) -> dict[str, ReaderPlace]:
         """How far each named reader is."""
@@ -469,6 +475,19 @@ class OutputQueue:
             ids = (r.received if name.startswith("~") else r.done for name, r in self._readers.items())
             return min(ids, default=self._held.next)
 
+    def acknowledged(self) -> int:
+        """The least id that a named reader needs yet; the next id if there is none."""
+        with self._more:
+            ids = (r.done for name, r in self._readers.items() if not name.startswith("~"))
+            return min(ids, default=self._held.next)
+
+    def passing(self) -> int | None:
+        """The first tuple that was not pushed to a passing reader; what was pushed to one that is new is under way."""
+        with self._more:
+            since = self._clock.now() - PASSING_S
+            ids = (r.received if r.came_at < since else r.start for n, r in self._readers.items() if n.startswith("~"))
+            return min(ids, default=None)
+
     def wanted(self) -> int:
         """The greatest id that some reader asks for next; the oldest held if there is none."""
         with self._more:
@@ -497,17 +516,25 @@ class OutputQueue:
                 tuple(held.jumps),
             )
 
+    def needed(self, first: int) -> QueueSnapshot:
+        """What a mirror needs whose readers go on at a tuple, or behind it, whatever it has."""
+        news = self.since((first, FIRST_TIME))
+        return replace(news, first_id=max(news.first_id, min(first, news.next_id)))
+
     def apply(self, news: QueueSnapshot) -> None:
         """Become like the queue that these news are of: hold what it held, for the same readers. Never waits.
 
-        What is known already is skipped, and news older than what is known change nothing. A StateError says that
-        something is missing before them, or that they are of another stream; then nothing was changed.
+        What is known already is skipped, and news older than what is known change nothing. News that reach further
+        back than what is held take its place. A StateError says that something is missing before them, or that they are
+        of another stream; then nothing was changed.
         """
         with self._room:
             self.check_news(news)
             held = self._held
             if (news.next_id, news.boundary) < (held.next, held.boundary):
                 return
+            if news.sections and news.sections[0].first < held.first:
+                held = self._held = Held(self.schema)
             for frontier, first in news.jumps:
                 held.jumps.add(frontier, first)
             for section in news.sections:

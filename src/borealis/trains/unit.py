@@ -204,6 +204,11 @@ class UnitRun:
     def committed(self) -> int:
         return self._committed
 
+    @property
+    def in_train(self) -> bool:
+        """Whether Spark has a train that is not committed."""
+        return bool(self._handed)
+
     def next_train(self, after: int, wait: float, *, forks: bool = False) -> int | None:
         if (rehearsal := self.rehearsals.next()) is not None:
             return rehearsal

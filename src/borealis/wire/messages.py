@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from borealis.diagram.protection import Approach, Protection
+from borealis.diagram.protection import Approach, Checkpoint, Protection
 from borealis.hosts import is_flight
 from borealis.message import Message, MessagePart
 from borealis.streams.reader_place import ReaderPlace
@@ -223,6 +223,11 @@ class Guard(Message):
     def interval_s(self) -> float:
         """Between two messages to the backup."""
         return self.protection.interval_us / 1e6
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """When it checkpoints, if it does."""
+        return self.protection.checkpoint
 
 
 ENTRY = "in-"  # before the name of an input: the unit without boxes that is its entry point

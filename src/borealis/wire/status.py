@@ -63,6 +63,7 @@ class ProtectionView(GuardFacts, View):
     state: ProtectionState
     backup: str | None  # the node that would take over
     interval_ms: float | None = None  # between checkpoints or trimming messages
+    checkpoint: str | None = None  # of a unit that makes checkpoints: when
     bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
     replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, where all answer; the primary first

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from borealis.diagram import Diagram, Spec, window
 from borealis.diagram.cut import cut, part_of
 from borealis.diagram.durations import show
-from borealis.diagram.protection import GUARANTEES, INTERVALS, Protection, chosen, protection_of
+from borealis.diagram.protection import CHECKPOINTS, GUARANTEES, INTERVALS, Protection, chosen, protection_of
 from borealis.errors import DiagramError
 
 
@@ -59,6 +59,12 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
         ({"ha": "passive", "misses": 0}, "0 misses"),
         ({"ha": "passive", "misses": "few"}, "'misses'"),
         ({"ha": "passive", "without_backup": "pray"}, "'without_backup'"),
+        ({"ha": "passive", "checkpoint": "sweep"}, "no checkpoint 'sweep'. Hint: did you mean 'sweeping'?"),
+        (
+            {"ha": "active", "checkpoint": "sweeping"},
+            "'checkpoint: sweeping' makes no sense with 'active', which makes none. Hint: say ha: passive",
+        ),
+        ({"ha": "none", "checkpoint": "interval"}, "'checkpoint: interval' makes no sense with 'none'"),
         ({"ha": "passive", "merge": "chance"}, "'merge'"),
         ({"ha": "passive", "bucket": "1 s"}, "a bucket makes no sense with 'merge: arrival'. Hint: say merge: time"),
         ({"ha": "passive", "merge": "time", "bucket": "0 s"}, "'bucket' must be more than zero"),
@@ -99,6 +105,18 @@ def test_there_are_two_replicas_or_as_many_as_are_asked_for() -> None:
     assert chosen(three, ha="active") == Protection(ha="active", merge="time")
     assert chosen(Protection(ha="active"), ha="replicas", replicas=4) == Protection(ha="replicas", replicas=4)
     assert chosen(two, replicas=3) == three
+
+
+def test_only_a_passive_standby_makes_checkpoints() -> None:
+    usual, sweeping = Protection(ha="passive"), Protection(ha="passive", checkpoint="sweeping")
+    assert [one.checkpoint for one in (usual, sweeping, Protection(ha="active"))] == ["interval", "sweeping", None]
+    assert [one.plain() for one in (usual, sweeping)] == [
+        {"ha": "passive"},
+        {"ha": "passive", "checkpoint": "sweeping"},
+    ]
+    assert [p.checkpoint for p in read("{ha: passive, checkpoint: sweeping}").protection] == ["sweeping"]
+    assert chosen(usual, checkpoint="sweeping") == sweeping
+    assert chosen(sweeping, ha="active") == Protection(ha="active")
 
 
 def test_how_much_is_kept_goes_with_the_bound() -> None:
@@ -243,6 +261,8 @@ def protections(draw: st.DrawFn) -> Protection:
     fields: dict[str, Any] = {"guarantee": draw(st.none() | st.sampled_from(GUARANTEES))}
     if approach in INTERVALS:
         fields["interval"] = draw(st.none() | spans)
+    if approach == "passive":
+        fields["checkpoint"] = draw(st.none() | st.sampled_from(CHECKPOINTS))
     fields |= {name: draw(spans) for name in ("ping", "patience") if draw(st.booleans())}
     if approach != "none" and draw(st.booleans()):
         fields |= {"merge": "time", "bucket": draw(st.none() | spans)}

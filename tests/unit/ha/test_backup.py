@@ -48,6 +48,15 @@ def test_what_comes_late_or_again_is_known_or_harmless() -> None:
     assert one.step == step(6)
 
 
+def test_one_that_was_not_given_all_output_takes_the_whole_again() -> None:
+    one = backup()
+    one.receive(1, want("whole", 3))
+    assert one.receive(1, want("whole", 3)) == "known"
+    assert one.receive(1, replace(want("delta", 4, since=3), starts={"o": 4})) == "take"
+    assert one.receive(1, want("whole", 4)) == "take"
+    assert one.receive(1, want("whole", 4)) == "known"
+
+
 def test_a_gap_asks_for_the_whole() -> None:
     one = backup()
     one.receive(1, want("whole", 3))

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.clock import ManualClock
 from borealis.errors import GoneError, StateError, StreamError
+from borealis.machine import Machine
 from borealis.streams.id_gaps import JUMP, Jumps, above
-from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.queue import PASSING_S, OutputQueue, QueueLimits
 from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.section import Section
 from borealis.streams.snapshot import QueueSnapshot
@@ -331,3 +333,59 @@ def test_news_of_something_else_and_damaged_ones_are_refused() -> None:
     damaged = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
     with pytest.raises(StateError, match="damaged"):
         QueueSnapshot.from_bytes(damaged)
+
+
+# -- what is needed yet
+
+
+def test_of_what_all_readers_have_let_go_of_a_mirror_needs_nothing() -> None:
+    queue, mirror = new(), new()
+    mirror.hold()
+    put(queue, 2)
+    mirror.apply(queue.snapshot())
+    put(queue, 8, (8, 75), (10, 95))
+    queue.ack("r", 1, 7)
+    mirror.apply(QueueSnapshot.from_bytes(queue.needed(queue.acknowledged()).to_bytes()))
+    assert (mirror.first_id, mirror.next_id, mirror.boundary) == (7, 10, 95)
+    mirror.release()
+    assert read(mirror, 7) == ([7, 8, 9], [(8, 75), (10, 95)])
+    queue.ack("r", 1, 10)
+    mirror.apply(queue.needed(10))
+    assert read(mirror, 10) == ([], [(10, 95)])
+
+
+def test_a_mirror_that_lacks_what_a_new_reader_needs_takes_it_in_again() -> None:
+    queue, mirror = new(), new()
+    put(queue, 4)
+    queue.ack("r", 1, 4)
+    mirror.apply(queue.needed(4))
+    assert mirror.first_id == 4
+    assert queue.register("late") == 0
+    put(queue, 1)
+    mirror.apply(queue.needed(queue.acknowledged()))
+    assert (mirror.first_id, mirror.next_id) == (0, 5)
+    assert read(mirror, 0) == ([0, 1, 2, 3, 4], [])
+
+
+def test_it_says_when_named_readers_let_go_of_something() -> None:
+    queue, told = new(readers=("r", "slow")), list[int]()
+    queue.on_trim = lambda: told.append(len(told))
+    put(queue, 4)
+    queue.register("~p", 0)
+    for reader, level, upto in (("r", 1, 4), ("slow", 0, 4), ("slow", 1, 2), ("slow", 1, 1), ("~p", 1, 3)):
+        queue.ack(reader, level, upto)
+    assert told == []  # one that passes still needs the first tuple
+    queue.ack("slow", 1, 3)
+    assert told == [0]
+
+
+def test_what_a_passing_reader_was_given_just_now_may_be_under_way() -> None:
+    clock = ManualClock()
+    queue = OutputQueue("d/x", SCHEMA, incarnation=1, machine=Machine(clock))
+    assert queue.passing() is None
+    put(queue, 5)
+    queue.register("~p", 1)
+    queue.ack("~p", 1, 4)
+    assert (queue.passing(), queue.acknowledged()) == (1, 5)
+    clock.advance(PASSING_S + 0.1)
+    assert queue.passing() == 4
