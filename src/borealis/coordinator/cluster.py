@@ -35,6 +35,7 @@ class Cluster:
         self.clock, self.threads = machine.clock, machine.threads
         self.members = Membership(self.clock, timings.dead_after_s)
         self._began = self.clock.now()
+        self.choosing = self.threads.lock()  # one backup at a time is chosen, with regard to all others
         self._guard = self.threads.lock()
         self._work: dict[str, Lock] = {}  # by diagram
         self._doing: dict[str, str] = {}

@@ -19,6 +19,8 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import feeds, unit_order
+from borealis.coordinator.recovery import Expected, expected
+from borealis.coordinator.spreading import shares_of
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
@@ -92,6 +94,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         [UnitAssignment(p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], None, protected[p.name]) for p in pieces],
         wish.backup,
         nodes,
+        shares_of(one.work for one in expectations(cluster, without=spec.name)),
     )
     placement.refuse_lonely(units, len(nodes))
     entries = [entry_point(i.name, inputs_at[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs]
@@ -124,6 +127,12 @@ def loads(cluster: Cluster, without: str = "") -> list[placement.Load]:
         )
         for m in cluster.members.alive()
     ]
+
+
+def expectations(cluster: Cluster, without: str = "") -> list[Expected]:
+    """What deaths would cost all that is protected."""
+    layouts = [layout for layout in cluster.catalog.layouts() if layout.name != without]
+    return expected(layouts, {member.name: member for member in cluster.members.alive()})
 
 
 def _types(cluster: Cluster, yaml: str) -> dict[str, str]:

@@ -54,9 +54,12 @@ class Member:
 
         What a backup showed before it took over was its primary's, and is not counted.
         """
-        samples = [(at, u) for at, s in self.history for u in s.units if u.diagram == diagram and u.unit == unit]
-        samples = [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
+        samples = self._samples(diagram, unit)
         return _rate(samples, "rows_in"), _rate(samples, "rows_out"), _rate(samples, "trains")
+
+    def _samples(self, diagram: str, unit: str) -> list[tuple[float, UnitStatus]]:
+        samples = [(at, u) for at, s in self.history for u in s.units if u.diagram == diagram and u.unit == unit]
+        return [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
 
     def queue_rate(self, stream: str) -> float:
         """Tuples a second that a queue takes in; of one that began again only since then."""
@@ -65,11 +68,11 @@ class Member:
 
     def busy(self) -> float:
         """Of each second the part that the node's trains take."""
-        total = 0.0
-        for unit in self.status.units:
-            _, _, trains = self.unit_rates(unit.diagram, unit.unit)
-            total += min(1.0, trains * unit.train_ms / 1000)  # one that waited long says more than it took
-        return round(total, 3)
+        return round(sum(self.load(unit.diagram, unit.unit) for unit in self.status.units), 3)
+
+    def load(self, diagram: str, unit: str) -> float:
+        """Of each second the part that a unit's trains take."""
+        return min(1.0, _rate(self._samples(diagram, unit), "busy_s"))  # one that waited long says more than it took
 
 
 def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.deployment import loads, order_place
+from borealis.coordinator.deployment import expectations, loads, order_place
 from borealis.coordinator.drift import Copies, copies_of
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.orders import protect_order, reroute_order
 from borealis.coordinator.placement import Load, candidates, with_copies
+from borealis.coordinator.spreading import shares_of
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping, Pong, UnitName, called
@@ -35,12 +36,13 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     A primary that does not answer keeps the backup that it has, which may only be out of reach, and be needed now.
     """
     cluster.ask(place.node, "ping", Ping(), Pong)
-    node = _willing(cluster, place)
-    runs = node in place.copies and is_copy(cluster, layout, place, node)
-    rest = place if runs else place.with_copies(one for one in place.copies if one != node)
-    now = rest.backed_by(node)
-    if not cluster.catalog.put(layout.name, place, now):
-        return
+    with cluster.choosing:  # others that lack one choose at the same time
+        node = _willing(cluster, layout, place)
+        runs = node in place.copies and is_copy(cluster, layout, place, node)
+        rest = place if runs else place.with_copies(one for one in place.copies if one != node)
+        now = rest.backed_by(node)
+        if not cluster.catalog.put(layout.name, place, now):
+            return
     cluster.settle(node)
     if runs:
         cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
@@ -177,9 +179,12 @@ def _able(cluster: Cluster) -> list[Load]:
     return [load for load in loads(cluster) if load.name in ready]
 
 
-def _willing(cluster: Cluster, place: UnitAssignment) -> str:
+def _willing(cluster: Cluster, layout: Layout, place: UnitAssignment) -> str:
     """The first that answers: a node that has just died is taken for alive for a while."""
-    for name in candidates(place, _able(cluster)):
+    units = {(one.diagram, one.place.unit): one for one in expectations(cluster)}
+    mine = units.pop((layout.name, place.unit), None)
+    shares = shares_of(one.work for one in units.values())
+    for name in candidates(place, _able(cluster), mine.work if mine else None, shares):
         try:
             cluster.ask(name, "ping", Ping(), Pong)
             return name
