@@ -1,4 +1,4 @@
-"""Laws of spreading: a backup is never with its primary, shares are near the best there is, and it is always the same."""
+"""Laws of spreading: no backup is with its primary, shares are near the best there is, and it is always the same."""
 
 from __future__ import annotations
 

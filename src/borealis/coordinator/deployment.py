@@ -91,7 +91,12 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         cluster.living(name)  # a silent one is refused in other words than one that never was
     nodes_of, inputs_at = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     units = placement.with_backups(
-        [UnitAssignment(p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], None, protected[p.name]) for p in pieces],
+        [
+            UnitAssignment(
+                p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], protection=protected[p.name], home=p.place
+            )
+            for p in pieces
+        ],
         wish.backup,
         nodes,
         shares_of(one.work for one in expectations(cluster, without=spec.name)),
@@ -108,6 +113,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         places=dict(wish.place),
         buckets=wish.buckets,
         epoch=cluster.machine.chance.token(32) if any(protected.values()) else "",
+        pinned=wish.pin,
     )
 
 

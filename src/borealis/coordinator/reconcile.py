@@ -16,6 +16,7 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, DriftKind, Known, copies_of, differences, lost_copies
 from borealis.coordinator.http_errors import TakenError
+from borealis.coordinator.rebalance import Rebalancing
 from borealis.errors import BorealisError
 from borealis.threads import side_by_side
 from borealis.wire.status import TroubleView
@@ -43,6 +44,7 @@ class Reconciler:
         self._cluster = cluster
         self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
+        self._rebalancing = Rebalancing(cluster)
         self.looks = 0
 
     def step(self) -> None:
@@ -57,12 +59,20 @@ class Reconciler:
             if diagram not in self._at_work:
                 self._at_work.add(diagram)
                 self._cluster.threads.start("borealis-mend", partial(self._mend_all, diagram, mine))
+        if not found:
+            self._rebalancing.step(self._at_work)
         self.looks += 1
 
     def troubles(self) -> list[TroubleView]:
         """What could not be mended so far, and why."""
         seen = sorted(self._seen.items(), key=repr)
-        return [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
+        found = [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
+        return found + self._rebalancing.trouble()
+
+    @property
+    def moves(self) -> int:
+        """Of units, that no user asked for."""
+        return self._rebalancing.count
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog

@@ -130,6 +130,6 @@ def rechosen(works: Sequence[Work], nodes: Sequence[Node]) -> Change | None:
     if not found:
         return None
     after, unit, target = min(found)
-    if before - after < max(before * GAIN_LEAST, GAIN_LEAST_US):
+    if before - after < max(before * GAIN_LEAST, Fraction(GAIN_LEAST_US)):
         return None
     return Change(unit, loaded, target)

@@ -17,6 +17,8 @@ from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.http_errors import status_of
+from borealis.coordinator.timings import TIMINGS as CLUSTER_TIMINGS
+from borealis.coordinator.timings import ClusterTimings
 from borealis.errors import BorealisError, UnreachableError, WireError
 from borealis.node.heartbeats import Heartbeats
 from borealis.node.node import Node
@@ -157,7 +159,7 @@ class NodeHost(Host):
         limits: QueueLimits | None,
     ) -> None:
         super().__init__(name, kernel, wires, weather.sync_s)
-        self._train_s = weather.train_s
+        self._costs_s = weather.train_s, weather.start_s
         self.node: Node | None = None
         self._programs, self._chance, self._limits = programs, chance, limits
 
@@ -175,7 +177,7 @@ class NodeHost(Host):
                 ask=coordinator.find,
                 claim=coordinator.claim,
                 cores=2,
-                query=partial(SimQuery, process, self._chance, self._train_s),  # type: ignore[arg-type]
+                query=partial(SimQuery, process, self._chance, *self._costs_s),  # type: ignore[arg-type]
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
                 limits=self._limits,
@@ -192,8 +194,9 @@ class NodeHost(Host):
 class CoordinatorHost(Host):
     """The machine that runs the coordinator."""
 
-    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather) -> None:
+    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather, timings: ClusterTimings) -> None:
         super().__init__(COORDINATOR, kernel, wires, weather.sync_s)
+        self._timings = timings
         self.coordinator: Coordinator | None = None
 
     def start(self) -> None:
@@ -203,7 +206,7 @@ class CoordinatorHost(Host):
         def main() -> None:
             machine = process.machine
             catalog = Catalog(CATALOG, machine)
-            cluster = Cluster(catalog, Peers(network=network, machine=machine), machine=machine)
+            cluster = Cluster(catalog, Peers(network=network, machine=machine), self._timings, machine)
             coordinator = Coordinator(cluster)
             coordinator.start()
             self.coordinator = coordinator
@@ -229,11 +232,12 @@ class SimCluster:
         programs: Programs,
         weather: Weather | None = None,
         limits: QueueLimits | None = None,
+        timings: ClusterTimings = CLUSTER_TIMINGS,
     ) -> None:
         weather = weather or Weather()
         delays = Delays(usual_s=weather.message_s, late=weather.late, late_s=weather.late_s)
         self.kernel, self.wires = kernel, Wires(kernel, delays)
-        self.coordinator = CoordinatorHost(kernel, self.wires, weather)
+        self.coordinator = CoordinatorHost(kernel, self.wires, weather, timings)
         more = (kernel.chance("costs"), weather, limits)
         self.nodes = {name: NodeHost(name, kernel, self.wires, programs, *more) for name in names}
         self.client = Host("client", kernel, self.wires)

@@ -71,6 +71,7 @@ class Weather:
     late_s: float = 0.03
     sync_s: float = 0.002  # to make a file survive a power cut
     train_s: float = 0.003  # from the hand-over of a small train to its commit
+    start_s: float = 0.08  # until a query runs, with a warm JVM
     batch_s: float = 0.5  # between two batches of an input
 
     @classmethod
