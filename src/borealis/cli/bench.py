@@ -28,7 +28,7 @@ INSTALLED = "borealis.benchmarks"  # where a wheel has them
 def bench(
     experiment: Annotated[
         str,
-        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected or io."),
+        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected, cluster or io."),
     ] = "engine",
     json: Json = False,
     only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -42,7 +42,7 @@ def bench(
     ] = None,
     rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
     plot: Annotated[
-        str | None, Option(metavar="FILE", help="latency, delay, recovery, overhead, revisions: a picture.")
+        str | None, Option(metavar="FILE", help="latency, delay, recovery, overhead, revisions, cluster: a picture.")
     ] = None,
 ) -> None:
     """\b
@@ -56,6 +56,7 @@ def bench(
     recovery  how long readers hear nothing when a node is killed
     overhead  what protection costs while all is well
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
+    cluster   3 to 20 simulated servers: where backups are, and what is checkpointed when
     io        from Kafka to Kafka, and into PostgreSQL
     """
     module = find(experiment)

@@ -159,7 +159,8 @@ def with_backups(
     for number in sorted(protected, key=lambda number: units[number].unit not in wanted):
         unit = units[number]
         work = unmeasured("", unit).work
-        chosen = wanted.get(unit.unit) or spread([work], able(nodes), shared, ranked(nodes, given))[work.unit]
+        by_rank = ranked(nodes, given, shared)
+        chosen = wanted.get(unit.unit) or spread([work], able(nodes), shared, by_rank)[work.unit]
         unit = replace(unit, backup=chosen)
         if chosen is not None:
             shared[unit.node, chosen] = shared.get((unit.node, chosen), 0) + work.us
@@ -174,9 +175,13 @@ def able(nodes: Iterable[Load]) -> list[Node]:
     return [Node(node.name, node.cores) for node in nodes if node.ready]
 
 
-def ranked(nodes: Iterable[Load], given: Mapping[str, float]) -> Callable[[str], Any]:
-    """What decides among nodes whose shares are equal: which has least to do."""
-    ranks = {node.name: rank(node, given.get(node.name, 0)) for node in nodes}
+def ranked(nodes: Iterable[Load], given: Mapping[str, float], shares: Shares) -> Callable[[str], Any]:
+    """What decides among nodes whose shares are equal: which has fewest units and standbys, and stands by for least."""
+    ranks = {}
+    for node in nodes:
+        unable, units, busy, name = rank(node, given.get(node.name, 0))
+        standing = sum(us for (_, to), us in shares.items() if to == node.name)
+        ranks[node.name] = unable, units, Fraction(standing, node.cores), busy, name
     return ranks.__getitem__
 
 
@@ -222,7 +227,7 @@ def candidates(
     """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then those
     that would be done with it first; among equals the one that was, then those with least to do.
     """
-    by_rank, near = ranked(loads, {}), (place.backup, place.was)
+    by_rank, near = ranked(loads, {}, shares or {}), (place.backup, place.was)
     work = work or unmeasured("", place).work
     others = by_share(work, able(loads), shares or {}, lambda name: (name not in near, by_rank(name)))
     return sorted((node.name for node in others), key=lambda name: name not in place.copies)
