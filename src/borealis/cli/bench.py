@@ -28,7 +28,9 @@ INSTALLED = "borealis.benchmarks"  # where a wheel has them
 def bench(
     experiment: Annotated[
         str,
-        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected, cluster or io."),
+        Argument(
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected, cluster or io."
+        ),
     ] = "engine",
     json: Json = False,
     only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,

@@ -57,7 +57,12 @@ class Coordinator:
         self.cluster.threads.start("borealis-reconcile", self._keep)
 
     def _keep(self) -> None:
-        while not self._stopped.wait(self.cluster.timings.look_s):
+        timings, news = self.cluster.timings, self.cluster.news
+        while not self._stopped.wait(timings.look_least_s):
+            news.wait(timings.look_s - timings.look_least_s)
+            news.clear()
+            if self._stopped.is_set():
+                return
             try:
                 self._reconciler.step()
                 self._stability.note(unprotected(self.cluster, UNSTABLE), self.cluster.clock.time())
@@ -68,6 +73,7 @@ class Coordinator:
     def close(self) -> None:
         """Stop looking, and hang up. What runs goes on; the catalog is for its owner to close."""
         self._stopped.set()
+        self.cluster.news.set()
         self.cluster.nodes.close()
 
     # -- as it all stands

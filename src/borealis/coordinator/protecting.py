@@ -137,6 +137,9 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
+        if granted and place is not None and place.was is not None:
+            cluster.suspect(place.was)
+            cluster.news.set()
         if granted and place is not None and wanted.what == "take over":
             cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, wanted.diagram, place))
         address = None if place is None else cluster.address(place.node)
@@ -185,9 +188,12 @@ def _willing(cluster: Cluster, layout: Layout, place: UnitAssignment) -> str:
     mine = units.pop((layout.name, place.unit), None)
     shares = shares_of(one.work for one in units.values())
     for name in candidates(place, _able(cluster), mine.work if mine else None, shares):
+        if cluster.suspected(name):
+            continue
         try:
             cluster.ask(name, "ping", Ping(), Pong)
             return name
         except BorealisError as error:
+            cluster.suspect(name)
             log.info("node %s cannot be a backup now: %s", name, error)
     raise AbsentError("no node is there for a backup", hint="start one")

@@ -23,17 +23,18 @@ class Stability:
     def __init__(self) -> None:
         self._since: float | None = None
         self._what = 0
-        self._last_at = self._last_s = 0.0
+        self._last_at = self._last_s = self._whole_at = 0.0
 
     def note(self, exposed: Sequence[Unprotected], now: float) -> None:
         """What is not protected as it was promised, at a time in seconds since 1970."""
         self._what = len(exposed)
         if exposed:
             began = min(one.since for one in exposed)
-            self._since = began if self._since is None else min(began, self._since)
-        elif self._since is not None:
+            self._since = max(began, self._whole_at) if self._since is None else self._since
+            return
+        if self._since is not None:
             self._last_at, self._last_s = self._since, round(max(0.0, now - self._since), 3)
-            self._since = None
+        self._since, self._whole_at = None, now
 
     def now(self, now: float) -> Instability:
         """How it stands."""

@@ -15,6 +15,7 @@ class ClusterTimings:
     noted_s: float = 10.0  # between two notes in the catalog that a node was seen
     work_s: float = 60.0  # for other work on the same diagram
     look_s: float = 1.0  # between two looks at what is and what shall be
+    look_least_s: float = 0.1  # the same, where there is news
     calm_s: float = 20.0  # in which no node came or went and nothing was taken over, before units move by themselves
     pause_s: float = 5.0  # between two such moves: so long it takes to measure what the last one changed
     restless_s: float = 600.0  # in which a unit stays where its user has moved it

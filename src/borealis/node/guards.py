@@ -198,6 +198,7 @@ class Guards:
                 return
             made[0].takeovers.append(takeover)
             made[0].start()
+            self.news()
             log.warning(
                 "%s was taken over from %s: incarnation %d, after %.0f ms of silence",
                 standby.unit.title,
@@ -223,6 +224,10 @@ class Guards:
         return primary
 
     # -- for those above
+
+    def news(self) -> None:
+        """What is protected here has changed: the coordinator can do something about it, or need not any more."""
+        self._node.news.set()
 
     def deposed(self, stream: str, incarnation: int) -> None:
         """A reader of a stream has seen a higher incarnation of it than ours."""

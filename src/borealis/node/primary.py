@@ -158,6 +158,7 @@ class PrimaryGuard:
             self._deltas.clear()
             self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
+        self._host.news()
         log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
     def _others(self) -> list[str]:
@@ -341,6 +342,7 @@ class PrimaryGuard:
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh and self.policy.known:
                     self._since = self._clock.time()
+                    self._host.news()
             elif answer.verdict == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"
