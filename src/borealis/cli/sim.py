@@ -65,6 +65,9 @@ class PlanOptions:
     replicas: Annotated[
         int | None, Option(min=2, metavar="N", help="With replicas: so many copies; two or three if left out.")
     ] = None
+    spread: Annotated[
+        bool | None, Option("--spread/--no-spread", help="Units move by themselves soon; in some runs if left out.")
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -85,7 +88,7 @@ class PlanOptions:
         if self.delay not in (None, NONE):
             parse(self.delay)
         how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay, self.replicas)
-        return Options(self._diagram(), *how)
+        return Options(self._diagram(), *how, self.spread)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -124,7 +127,8 @@ class PlanOptions:
             "--seconds": self.seconds,
             "--nodes": None if self.nodes == NODES else self.nodes,
         }
-        return [word for name, value in given.items() if value is not None for word in (name, _number(value))]
+        spread = [] if self.spread is None else ["--spread" if self.spread else "--no-spread"]
+        return spread + [word for name, value in given.items() if value is not None for word in (name, _number(value))]
 
 
 def sim(

@@ -36,6 +36,7 @@ class UnitAssignment:
     copies: tuple[str, ...] = ()  # nodes with further copies, of a unit that has more than two
     numbers: Mapping[str, int] = field(default_factory=dict)  # of its copies, by node, if it may have more than two
     given: int = 0  # the highest of these that any copy had
+    handed: int = 0  # how often it was handed to its backup since it failed on a node that lives
     home: str | None = None  # where its user placed it
     moved_at: float = 0.0  # when its user moved it last, in seconds since 1970
 
@@ -112,6 +113,12 @@ class UnitAssignment:
             self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None, copies=rest
         )
         return then.numbered()
+
+    def handed_over(self) -> UnitAssignment:
+        """With its backup as the primary, since it failed where it is; it is not wanted there again."""
+        if self.backup is None:
+            return self
+        return replace(self.taken_over(self.backup, self.incarnation + 1), was=None, handed=self.handed + 1)
 
     def succeeded(self, node: str) -> UnitAssignment:
         """With a further copy as the primary: both of the pair are lost.

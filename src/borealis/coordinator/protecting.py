@@ -92,6 +92,16 @@ def succeed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) 
     cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
 
 
+def hand_over(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
+    """It failed for good on a node that lives: its backup goes on with what it has."""
+    now = place.handed_over()
+    if now is not place and not cluster.catalog.put(layout.name, place, now):
+        return
+    log.warning("%s goes on at %s: it failed where it was", called(layout.name, now.unit), now.node)
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
+    cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
+
+
 def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
     """Take the backup away, in an order in which it does not take over by mistake."""
     backup, now = place.backup, place.alone()

@@ -233,6 +233,9 @@ def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -
         case DriftKind.ORPHANED:
             if node in place.nodes:
                 protecting.succeed(cluster, layout, place, node)
+        case DriftKind.FAILED:
+            if place.node == node:
+                protecting.hand_over(cluster, layout, place)
         case DriftKind.LOST:
             protecting.restart(cluster, layout, place)
         case DriftKind.ARRIVED:

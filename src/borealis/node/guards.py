@@ -77,7 +77,7 @@ class Guards:
         """Another backup or further copies for what runs here, or none; or what stands by here gets another part."""
         key = (order.diagram, order.unit)
         primary, standby = self.primaries.get(key), self.standbys.get(key)
-        if standby is not None and (order.role == "backup" or standby.guard.role == "copy"):
+        if standby is not None and (order.role == "backup" or standby.may_succeed(order.incarnation)):
             return self._promote(standby, order)
         if primary is None:
             raise ClusterError(f"{called(*key)} is not protected on {self.name}")
@@ -87,7 +87,7 @@ class Guards:
         return Done()
 
     def _promote(self, standby: Standby, order: Protect) -> Done:
-        """A copy becomes the backup; or it goes on where the primary and the backup are lost."""
+        """A copy becomes the backup; or it goes on where the primary and the backup are lost, or the primary failed."""
         if order.role == "backup":
             standby.follow(order)
             self._watch_primary_of(standby)

@@ -16,6 +16,9 @@ from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
 
 KINDS = ("kill", "cut", "pause", "disk", "move")
 COORDINATOR = "coordinator"
+SPREAD = 0.3  # of all runs: units move by themselves soon after a failure
+SPREAD_CALM_S = (0.5, 1.0, 2.0)  # so soon
+SPREAD_START_S = (0.08, 0.08, 0.5, 1.5)  # until a query runs, of those runs
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
@@ -103,6 +106,7 @@ class Options:
     merge: str | None = None
     delay: str | None = None  # a time, or `none`
     replicas: int | None = None
+    spread: bool | None = None  # units move by themselves soon after a failure
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class Plan:
     when_full: str | None = None  # with a delay: what is done with what is kept for longer than that; None: it is kept
     replicas: int | None = None  # copies that answer; None: the usual two, or none does
     place: tuple[tuple[str, str], ...] = ()  # inputs that are put on a node
+    calm_s: float | None = None  # so soon after a failure units move by themselves; None: as usual, which is late
+    start_s: float | None = None  # until a query runs; None: as usual
 
     @property
     def protection(self) -> Protection:
@@ -163,6 +169,7 @@ class Plan:
             + (f", {self.when_full} when that is over" if self.when_full else "")
             + (", durable" if self.durable else "")
             + (", lean" if self.lean else "")
+            + (f", spread again after {self.calm_s:g} s" if self.calm_s is not None else "")
         )
         where = f"cut at {', '.join(self.cuts)}" if self.cuts else "one unit"
         return f"seed {self.seed}: {self.name} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
@@ -274,7 +281,7 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         approach, merge = "replicas", "time"
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
-    plan = _bounded(Random(f"delay {seed}"), plan, options)
+    plan = _spreading(Random(f"spread {seed}"), _bounded(Random(f"delay {seed}"), plan, options), options)
     return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
 
 
@@ -317,6 +324,14 @@ def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
         name = rng.choice([one.name for one in plan.spec.inputs])
         silences.append(Fault(at, round(at + rng.uniform(*SILENT_S), 3), "silence", (name,)))
     return replace(bounded, faults=tuple(sorted([*plan.faults, *silences], key=lambda fault: fault.at)))
+
+
+def _spreading(rng: Random, plan: Plan, options: Options) -> Plan:
+    """The plan with units that move by themselves soon, and queries that may take their time to start."""
+    calm_s, start_s = rng.choice(SPREAD_CALM_S), rng.choice(SPREAD_START_S)
+    if not (rng.random() < SPREAD if options.spread is None else options.spread):
+        return plan
+    return replace(plan, calm_s=calm_s, start_s=start_s)
 
 
 def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:
