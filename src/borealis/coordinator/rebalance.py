@@ -1,6 +1,7 @@
 """Units move by themselves, one at a time, so that nodes have alike to do again after some came or went.
 
-1. Nothing moves before the cluster was calm for a while: the same nodes, nothing taken over, nothing to mend.
+1. Nothing moves before the cluster was calm for a while: the same nodes, the same diagrams, nothing taken over, nothing
+   to mend.
 2. Of a diagram nothing moves while any of it is unprotected, recovers, answers tentatively, or is being changed.
 3. It is the ordinary move (see moving); a coordinator that dies meanwhile finds it in the catalog.
 4. The next one waits until what the last one changed can be measured. After one that failed it has to be calm again.
@@ -53,11 +54,14 @@ class Rebalancing:
         """What is the same as long as all is calm."""
         cluster = self._cluster
         nodes = [(m.name, m.status.incarnation, m.status.spark) for m in cluster.members.alive()]
-        parts = [(ly.name, p.unit, p.incarnation, p.lives) for ly in cluster.catalog.layouts() for p in ly.parts()]
-        return nodes, parts
+        layouts = cluster.catalog.layouts()
+        parts = [(ly.name, p.unit, p.incarnation, p.lives) for ly in layouts for p in ly.parts()]
+        return nodes, [(layout.name, layout.state) for layout in layouts], parts
 
     def _next(self, at_work: Collection[str]) -> Move | None:
         cluster = self._cluster
+        if any(layout.state != "running" for layout in cluster.catalog.layouts()):
+            return None
         alive = {member.name: member for member in cluster.members.alive()}
         nodes = [Node(m.name, m.status.cores) for m in alive.values() if m.status.spark == "ready"]
         now, restless_s = cluster.clock.time(), cluster.timings.restless_s
