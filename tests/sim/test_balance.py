@@ -113,12 +113,12 @@ def test_a_unit_that_fails_on_a_node_that_lives_is_handed_to_its_backup_once(pro
         town.until(lambda: town.unit("u1").node == first.backup)
         town.settle()
         now = town.unit("u1")
-        assert (now.incarnation, now.handed) == (first.incarnation + 1, 1)
+        assert (now.incarnation, now.failed_on) == (first.incarnation + 1, first.node)
         assert now.backup not in (first.node, None), "it is not wanted where it failed"
         assert town.where("u1") == {now.node: "runs", now.backup: "standby"}
         break_down(town, now.node)
         town.live(10.0)
-        assert (town.unit("u1").node, town.unit("u1").handed) == (now.node, 1), "once"
+        assert (town.unit("u1").node, town.unit("u1").incarnation) == (now.node, now.incarnation), "once"
 
 
 def break_down(town: Simulated, node: str) -> None:

@@ -341,7 +341,7 @@ def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> Fittin
         alone, good = view.state == "alone", view.state in GUARDED
         words = f"alone since {moment(view.since)}" if alone else view.state
         words += f": {view.why}" if view.why and not good else ""
-        words += ", handed over since it failed elsewhere" if view.handed else ""
+        words += f", handed over by {view.failed_on}, where it failed" if view.failed_on else ""
         if len(view.replicas) < (view.copies or 0) and good:
             words += f", {len(view.replicas)} of {view.copies} copies"
         words += "".join(f", {node}: {copy}" for node, copy in view.replicas.items() if copy != "stable")

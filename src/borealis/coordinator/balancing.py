@@ -32,7 +32,7 @@ class Resident:
     load: float = 0.0  # of each second the part that its trains take
     home: str | None = None  # where its user placed it
     free: bool = True  # it may move now
-    beside: frozenset[str] = frozenset()  # nodes with another copy of it, where it cannot go
+    beside: frozenset[str] = frozenset()  # nodes where it cannot go: they have another copy of it, or it failed there
     backup: str | None = None  # where it can, but the backup has to make room
 
     @property
@@ -99,7 +99,7 @@ def residents(
             home = alive.get(unit.node)
             load = home.load(layout.name, unit.unit) if home is not None else 0.0
             free = whole and now - unit.moved_at >= restless_s
-            beside, backup = frozenset(unit.copies), unit.backup
+            beside, backup = frozenset(unit.copies) | {unit.failed_on or ""}, unit.backup
             found.append(Resident(layout.name, unit.unit, unit.node, load, unit.home, free, beside, backup))
     return found
 

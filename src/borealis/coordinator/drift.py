@@ -224,10 +224,10 @@ def _is_to_be_handed_over(place: UnitAssignment, copies: Copies) -> bool:
 
     Once: where the backup fails as well it is not the node.
     """
-    if place.handed and place.backup is None and not copies.primaries:
+    if place.failed_on and place.backup is None and not copies.primaries:
         return copies.standbys.get(place.node) == "watching"
     failed = copies.primaries.get(place.node) == "failed" and place.moving_to is None
-    return failed and not place.handed and copies.standbys.get(place.backup or "") == "watching"
+    return failed and not place.failed_on and copies.standbys.get(place.backup or "") == "watching"
 
 
 def lost_copies(place: UnitAssignment, copies: Copies, known: Known) -> set[str]:

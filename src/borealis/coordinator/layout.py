@@ -36,7 +36,7 @@ class UnitAssignment:
     copies: tuple[str, ...] = ()  # nodes with further copies, of a unit that has more than two
     numbers: Mapping[str, int] = field(default_factory=dict)  # of its copies, by node, if it may have more than two
     given: int = 0  # the highest of these that any copy had
-    handed: int = 0  # how often it was handed to its backup since it failed on a node that lives
+    failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
     home: str | None = None  # where its user placed it
     moved_at: float = 0.0  # when its user moved it last, in seconds since 1970
 
@@ -118,7 +118,7 @@ class UnitAssignment:
         """With its backup as the primary, since it failed where it is; it is not wanted there again."""
         if self.backup is None:
             return self
-        return replace(self.taken_over(self.backup, self.incarnation + 1), was=None, handed=self.handed + 1)
+        return replace(self.taken_over(self.backup, self.incarnation + 1), was=None, home=None, failed_on=self.node)
 
     def succeeded(self, node: str) -> UnitAssignment:
         """With a further copy as the primary: both of the pair are lost.

@@ -249,7 +249,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         discarded=sum(guard.discarded for guard in sides),
         replicas=_replicas(cluster, layout, place) if place.replicated else {},
         copies=promised.replicas,
-        handed=place.handed,
+        failed_on=place.failed_on,
         takeovers=len(takeovers),
         last_takeover=takeovers[-1] if takeovers else None,
     )

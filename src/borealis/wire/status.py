@@ -70,7 +70,7 @@ class ProtectionView(GuardFacts, View):
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
     replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, where all answer; the primary first
     copies: int | None = None  # that were promised, where all answer
-    handed: int = 0  # to its backup, since it failed on a node that lives
+    failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
     takeovers: int = 0
     last_takeover: Takeover | None = None
 

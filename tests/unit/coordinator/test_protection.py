@@ -45,7 +45,7 @@ def test_backups_are_elsewhere_and_spread() -> None:
 
 
 def test_an_active_standby_weighs_as_much_as_a_primary() -> None:
-    nodes = [Load("node1", 9), Load("node2", 1), Load("node3", 1.5), Load("node4", 9)]
+    nodes = [Load("node1", 9), Load("node2", 1), Load("node3", 1.6), Load("node4", 9)]
     first = [unit("u1", "node1", ACTIVE), unit("u2", "node4")]
     assert [u.backup for u in with_backups(first, {}, nodes)] == ["node2", "node3"]
     second = [unit("u1", "node1"), unit("u2", "node4")]
