@@ -26,9 +26,9 @@ SERVERS = (3, 5, 7, 9, 12, 16, 20)
 MIX = range(9)  # units of type 2 beside four of type 1
 LOADS = tuple(0.672 + 0.028 * n for n in MIX)  # the same loads, by the rates of inputs
 FIVE = 5
-WARM_S, SECONDS, QUICK_S = 20.0, 120.0, 20.0
+WARM_S, SECONDS, QUICK_S = 20.0, 60.0, 20.0
 EPOCH_S = 10.0  # every server has been round by then
-SEEDS = 10  # of what is drawn
+SEEDS = 5  # of what is drawn
 BASE = ("random", "round-robin")
 
 Assign = Callable[[Sequence[Server], Random], None]
