@@ -66,6 +66,7 @@ class Scene:
         self.failure = Failure(0, rate=3_000)
         place = {"all": "node1"} | dict.fromkeys(INPUTS, "node3")
         how: dict[str, Any] = {"ha": ha, "merge": "time", "bucket": BUCKET, "place": place, "backup": {"u1": "node2"}}
+        how["pin"] = True  # copies are where they are for what fails
         running.client.deploy(Diagram.from_yaml(self.failure.yaml(self.name)), **how)
         running.wait_protected(self.name)
         self.subscription = running.client.subscribe(f"{self.name}/out", "oldest")

@@ -208,6 +208,7 @@ class Diagrams:
                 ha=shape.approach,
                 guarantee="precise",
                 backup=shape.backup,
+                pin=True,
             )
             self.readers[name] = Reader(running.client, name)
             self.publishers[name] = [running.client.publisher(f"{name}/{one}") for one in shape.inputs]

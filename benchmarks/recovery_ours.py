@@ -186,6 +186,7 @@ class Trial:
             guarantee=self.guarantee,
             interval=self.interval,
             backup=backup,
+            pin=True,
         )
 
     def _kills(self, reader: Reader, kills: int, found: dict[str, Any], say: Say) -> None:

@@ -97,7 +97,7 @@ class Round:
         for one in self.diagrams:
             path = self.home / f"{one.name}.yaml"
             path.write_text(one.yaml)
-            self.cluster.client.deploy(path, place=one.places, backup=one.backups)
+            self.cluster.client.deploy(path, place=one.places, backup=one.backups, pin=True)
             self._protected()  # one after the other: twelve units that start at once do not get a worker in time
 
     # -- what fails

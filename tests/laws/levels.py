@@ -37,6 +37,7 @@ class Levels(SimQuery):
         process: Process,
         chance: Random,
         train_s: float,
+        start_s: float,
         programs: Programs,
         compiled: Compiled,
         trains: UnitRun,
@@ -46,7 +47,7 @@ class Levels(SimQuery):
         self._in_lanes = compiled.one_level
         self._spark, self._compiled, self._trains, self._commit = programs.spark(), compiled, trains, commit
         if self._in_lanes:
-            super().__init__(process, chance, train_s, programs, compiled, trains, commit, scratch)
+            super().__init__(process, chance, train_s, start_s, programs, compiled, trains, commit, scratch)
         else:
             self.hinders, self._process, self._over, self._threads = compiled.hinders, process, False, []
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from borealis.coordinator import drift, layout, reconcile
+from borealis.coordinator import balancing, drift, layout, reconcile, spreading
 from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
@@ -308,3 +308,18 @@ def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
 def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
     """Where primary and backup died the unit begins from nothing, although a further copy has all of it."""
     edited(patch, drift, "_guarded", '== "watching"]', '== "gone"]')
+
+
+# -- where backups are, and units that move by themselves
+
+
+@mutant(0, kinds=("kill",))
+def stands_by_for_itself(patch: pytest.MonkeyPatch) -> None:
+    """The backup of a unit may be on the node that runs it."""
+    edited(patch, spreading, "by_share", "if node.name != work.node", "if node.name")
+
+
+@mutant(0, kinds=("kill",), spread=True)
+def moves_to_and_fro(patch: pytest.MonkeyPatch) -> None:
+    """A unit moves although it helps nobody: it is on its way all the time, and never protected for long."""
+    patch.setattr(balancing, "GAIN_LEAST", -9.0)

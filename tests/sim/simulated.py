@@ -13,10 +13,12 @@ from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.layout import UnitAssignment
+from borealis.coordinator.timings import TIMINGS, ClusterTimings
 from borealis.diagram.deployment import Deployment
 from borealis.retrying import Retries
 from borealis.sim.cluster import NodeHost, SimCluster
 from borealis.sim.kernel import Kernel, Process
+from borealis.sim.plan import Weather
 from borealis.sim.programs import Programs
 from borealis.streams.section import Section, joined
 from borealis.tuples import with_header
@@ -49,9 +51,17 @@ class Read:
 class Simulated:
     """Nodes, a coordinator and a client, all well to begin with."""
 
-    def __init__(self, programs: Programs, nodes: int = 3, seed: int = 1) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        nodes: int = 3,
+        seed: int = 1,
+        weather: Weather | None = None,
+        timings: ClusterTimings = TIMINGS,
+    ) -> None:
         self.kernel = Kernel(seed)
-        self.cluster = SimCluster(self.kernel, [f"node{n + 1}" for n in range(nodes)], programs)
+        names = [f"node{n + 1}" for n in range(nodes)]
+        self.cluster = SimCluster(self.kernel, names, programs, weather, timings=timings)
         self._line = self.cluster.start()
         self._publications = 0
         self._ending = False

@@ -29,7 +29,8 @@ def bench(
     experiment: Annotated[
         str,
         Argument(
-            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected, io"
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected,"
+            " cluster or io"
         ),
     ] = "engine",
     json: Json = False,
@@ -45,7 +46,7 @@ def bench(
     rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
     plot: Annotated[
         str | None,
-        Option(metavar="FILE", help="latency, delay, recovery, overhead, checkpoints, revisions: a plot."),
+        Option(metavar="FILE", help="latency, delay, recovery, overhead, checkpoints, revisions, cluster: a plot."),
     ] = None,
 ) -> None:
     """\b
@@ -60,6 +61,7 @@ def bench(
     overhead  what protection costs while all is well
     checkpoints when to checkpoint, and what that costs; in simulated clusters
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
+    cluster   3 to 20 simulated servers: where backups are, and what is checkpointed when
     io        from Kafka to Kafka, and into PostgreSQL
     """
     module = find(experiment)

@@ -90,6 +90,9 @@ class DeployFlags:
         int | None, Option(metavar="N", help="With --ha replicas: how many copies, each on a node of its own; 2.")
     ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
+    pin: Annotated[
+        bool, Option("--pin", help="Units stay where they are put; else they move when nodes come, go, or are busier.")
+    ] = False
     replace: Annotated[
         bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")
     ] = False

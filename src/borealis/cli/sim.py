@@ -69,6 +69,9 @@ class PlanOptions:
         str | None,
         Option(metavar="interval|sweeping|min-max", help="When passive standbys do so; any if left out."),
     ] = None
+    spread: Annotated[
+        bool | None, Option("--spread/--no-spread", help="Units move by themselves soon; in some runs if left out.")
+    ] = None
     faults: Annotated[
         str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
@@ -90,7 +93,7 @@ class PlanOptions:
             parse(self.delay)
         _one_of("--checkpoint", self.checkpoint, list(CHECKPOINTS))
         how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay, self.replicas)
-        return Options(self._diagram(), *how, self.checkpoint)
+        return Options(self._diagram(), *how, self.checkpoint, self.spread)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -130,7 +133,8 @@ class PlanOptions:
             "--seconds": self.seconds,
             "--nodes": None if self.nodes == NODES else self.nodes,
         }
-        return [word for name, value in given.items() if value is not None for word in (name, _number(value))]
+        spread = [] if self.spread is None else ["--spread" if self.spread else "--no-spread"]
+        return spread + [word for name, value in given.items() if value is not None for word in (name, _number(value))]
 
 
 def sim(

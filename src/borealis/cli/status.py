@@ -184,14 +184,36 @@ def _cut(text: Text) -> Text:
 def _head(status: views.ClusterStatus) -> Text:
     nodes = f"{sum(node.alive for node in status.nodes)} of {plural(len(status.nodes), 'node')} alive"
     rest = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
-    return Text.assemble(("coordinator", "bold"), rest)
+    return Text.assemble(("coordinator", "bold"), rest, (instability_words(status.instability), "dim"))
+
+
+def instability_words(seen: views.Instability) -> str:
+    """Whether the next failure would be survived, or since when not.
+
+    >>> instability_words(views.Instability(since=1.0, seconds=2.5, what=3))
+    ', unstable for 2.5 s (3 not protected)'
+    >>> instability_words(views.Instability(last_at=1.0, last_s=2.84)).partition(" at ")[0]
+    ', stable; unstable the last time for 2.8 s,'
+    >>> instability_words(views.Instability())
+    ''
+    """
+    if seen.since is not None:
+        return f", unstable for {seen.seconds:.1f} s ({seen.what:,} not protected)"
+    if not seen.last_at:
+        return ""
+    return f", stable; unstable the last time for {seen.last_s:.1f} s, at {moment(seen.last_at)}"
 
 
 def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
-    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid")
-    table = FittingTable(left, right, ("master", "address", "pid", "cores", "busy", "units", "Spark"), plain=plain)
+    guarded = any(node.recovery_ms is not None for node in nodes)
+    more = ("recovery",) if guarded else ()
+    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", *more, "pid")
+    table = FittingTable(
+        left, right, ("master", "address", "pid", "cores", "busy", *more, "units", "Spark"), plain=plain
+    )
     for node in nodes:
-        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %")
+        recovery = "-" if node.recovery_ms is None else f"~ {span(1000 * node.recovery_ms)}"
+        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %", *([recovery] if guarded else ()))
         table.add_row(
             node.node,
             _state(node.state),
@@ -320,6 +342,7 @@ def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> Fittin
         alone, good = view.state == "alone", view.state in GUARDED
         words = f"alone since {moment(view.since)}" if alone else view.state
         words += f": {view.why}" if view.why and not good else ""
+        words += f", handed over by {view.failed_on}, where it failed" if view.failed_on else ""
         if len(view.replicas) < (view.copies or 0) and good:
             words += f", {len(view.replicas)} of {view.copies} copies"
         words += "".join(f", {node}: {copy}" for node, copy in view.replicas.items() if copy != "stable")

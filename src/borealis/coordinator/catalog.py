@@ -188,6 +188,10 @@ class Catalog:
 
         return self._change(diagram, unit, arrive)
 
+    def moved_by_hand(self, diagram: str, unit: str, now: float) -> None:
+        """A user has moved the unit."""
+        self._change(diagram, unit, lambda one: one.moved_by_hand(now))
+
     def put(self, diagram: str, before: UnitAssignment, then: UnitAssignment) -> bool:
         """Compare and set; false if nodes or incarnation are not as the caller thinks."""
         return self._change(diagram, before.unit, lambda now: then if _core(now) == _core(before) else None)

@@ -35,6 +35,9 @@ class Cluster:
         self.clock, self.threads = machine.clock, machine.threads
         self.members = Membership(self.clock, timings.dead_after_s)
         self._began = self.clock.now()
+        self.news = self.threads.event()  # set when a look at the cluster should not wait
+        self._deaf: dict[str, float] = {}  # nodes that did not answer, and when
+        self.choosing = self.threads.lock()  # one backup at a time is chosen, with regard to all others
         self._guard = self.threads.lock()
         self._work: dict[str, Lock] = {}  # by diagram
         self._doing: dict[str, str] = {}
@@ -60,7 +63,11 @@ class Cluster:
     def _heard(self, status: NodeStatus) -> None:
         now = self.clock.time()
         with self._guard:
+            before = self.members.member(status.node)
             new = self.members.heard(status)
+            after = self.members.member(status.node)
+            if new or (before is not None and after is not None and before.guarded() != after.guarded()):
+                self.news.set()
             due = new or now - self._noted.get(status.node, 0.0) >= self.timings.noted_s
             if due:
                 self._noted[status.node] = now
@@ -99,6 +106,15 @@ class Cluster:
         if member is not None:
             return member.status.address
         return next((known.address for known in self.catalog.nodes() if known.node == name), None)
+
+    def suspect(self, name: str) -> None:
+        """The node did not answer just now, or others say so."""
+        self._deaf[name] = self.clock.now()
+
+    def suspected(self, name: str) -> bool:
+        """Whether that is so, and it has sent no heartbeat since."""
+        silent_s = self.members.silent_for(name)
+        return silent_s is not None and self._deaf.get(name, float("-inf")) >= self.clock.now() - silent_s
 
     def silences(self) -> dict[str, float]:
         """For how many seconds each node that is not alive has been silent; one that never came is given time."""

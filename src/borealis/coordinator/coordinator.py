@@ -15,7 +15,17 @@ from borealis.coordinator.bodies import heartbeat_of
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.status import diagram_view, diagrams_view, nodes_view, status_view, streams_view, units_view
+from borealis.coordinator.stability import Stability
+from borealis.coordinator.status import (
+    UNSTABLE,
+    diagram_view,
+    diagrams_view,
+    nodes_view,
+    status_view,
+    streams_view,
+    units_view,
+    unprotected,
+)
 from borealis.diagram.deployment import Deployment
 from borealis.version import __version__
 from borealis.wire import status as views
@@ -31,6 +41,7 @@ class Coordinator:
     def __init__(self, cluster: Cluster, address: str = "") -> None:
         self.cluster = cluster
         self._reconciler = Reconciler(cluster)
+        self._stability = Stability()
         self._stopped = cluster.threads.event()
         self._about = views.CoordinatorView(
             version=__version__,
@@ -46,9 +57,15 @@ class Coordinator:
         self.cluster.threads.start("borealis-reconcile", self._keep)
 
     def _keep(self) -> None:
-        while not self._stopped.wait(self.cluster.timings.look_s):
+        timings, news = self.cluster.timings, self.cluster.news
+        while not self._stopped.wait(timings.look_least_s):
+            news.wait(timings.look_s - timings.look_least_s)
+            news.clear()
+            if self._stopped.is_set():
+                return
             try:
                 self._reconciler.step()
+                self._stability.note(unprotected(self.cluster, UNSTABLE), self.cluster.clock.time())
             except Exception:
                 if not self._stopped.is_set():
                     log.exception("a look at the cluster failed")
@@ -56,6 +73,7 @@ class Coordinator:
     def close(self) -> None:
         """Stop looking, and hang up. What runs goes on; the catalog is for its owner to close."""
         self._stopped.set()
+        self.cluster.news.set()
         self.cluster.nodes.close()
 
     # -- as it all stands
@@ -65,8 +83,9 @@ class Coordinator:
 
     def status(self) -> views.ClusterStatus:
         """Everything that `borealis status` shows."""
-        now = self._about.model_copy(update={"looks": self._reconciler.looks})
-        return status_view(self.cluster, now, self._reconciler.troubles())
+        now = self._about.model_copy(update={"looks": self._reconciler.looks, "moves": self._reconciler.moves})
+        instability = self._stability.now(self.cluster.clock.time())
+        return status_view(self.cluster, now, self._reconciler.troubles(), instability)
 
     def nodes(self) -> views.NodeList:
         return views.NodeList(nodes=nodes_view(self.cluster))

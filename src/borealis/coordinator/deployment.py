@@ -19,6 +19,8 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import feeds, unit_order
+from borealis.coordinator.recovery import Expected, expected
+from borealis.coordinator.spreading import shares_of
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
@@ -106,9 +108,15 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         cluster.living(name)  # a silent one is refused in other words than one that never was
     nodes_of, inputs_at = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     units = placement.with_backups(
-        [UnitAssignment(p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], None, protected[p.name]) for p in pieces],
+        [
+            UnitAssignment(
+                p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], protection=protected[p.name], home=p.place
+            )
+            for p in pieces
+        ],
         wish.backup,
         nodes,
+        shares_of(one.work for one in expectations(cluster, without=spec.name)),
     )
     placement.refuse_lonely(units, len(nodes))
     entries = [entry_point(i.name, inputs_at[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs]
@@ -122,6 +130,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         places=dict(wish.place),
         buckets=wish.buckets,
         epoch=cluster.machine.chance.token(32) if any(protected.values()) else "",
+        pinned=wish.pin,
     )
 
 
@@ -141,6 +150,12 @@ def loads(cluster: Cluster, without: str = "") -> list[placement.Load]:
         )
         for m in cluster.members.alive()
     ]
+
+
+def expectations(cluster: Cluster, without: str = "") -> list[Expected]:
+    """What deaths would cost all that is protected."""
+    layouts = [layout for layout in cluster.catalog.layouts() if layout.name != without]
+    return expected(layouts, {member.name: member for member in cluster.members.alive()})
 
 
 def _types(cluster: Cluster, yaml: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ Of protected units and entry points:
 5. One that is kept in storage has no backup: any node goes on with it as soon as its own is silent.
 6. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost.
    One that is lost is replaced as soon as there is a node for it, and after the pair is whole.
+7. One that failed for good on a node that lives is handed to its backup, once.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class DriftKind(Enum):
     NO_BACKUP = "{what} on {node} is without its backup"  # and there is a node that could be
     INCOMPLETE = "{what} on {node} is without some of its further copies"  # or does not know them
     ORPHANED = "primary and backup of {what} are lost, and {node} has a copy"
+    FAILED = "{what} failed on {node}, and its backup is ready"
     LOST = "all copies of {what} are lost"
     STORED = "{what} runs nowhere, and is in storage"
 
@@ -209,6 +211,9 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
         if _is_nowhere(place, copies, known):
             yield from _of(DriftKind.STORED, layout, place, place.node if place.node in known.alive else "")
         return
+    if _is_to_be_handed_over(place, copies):
+        yield from _of(DriftKind.FAILED, layout, place, place.node)
+        return
     heirs = [node for node in place.nodes if copies.further.get(node) == "watching"]
     if place.node in copies.primaries:
         if _lacks_backup(place, copies, known):
@@ -219,6 +224,17 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
         yield from _of(DriftKind.ORPHANED, layout, place, heirs[0])
     elif _is_lost(place, copies, known) and all(node in known.alive or known.gone(node) for node in place.copies):
         yield from _of(DriftKind.LOST, layout, place, place.node if place.node in known.alive else "")
+
+
+def _is_to_be_handed_over(place: UnitAssignment, copies: Copies) -> bool:
+    """Whether it stands still on a node that lives, while its backup could go on; or that was decided, and not heard.
+
+    Once: where the backup fails as well it is not the node.
+    """
+    if place.failed_on and place.backup is None and not copies.primaries:
+        return copies.standbys.get(place.node) == "watching"
+    failed = copies.primaries.get(place.node) == "failed" and place.moving_to is None
+    return failed and not place.failed_on and copies.standbys.get(place.backup or "") == "watching"
 
 
 def lost_copies(place: UnitAssignment, copies: Copies, known: Known) -> set[str]:

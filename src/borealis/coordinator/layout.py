@@ -36,6 +36,9 @@ class UnitAssignment:
     copies: tuple[str, ...] = ()  # nodes with further copies, of a unit that has more than two
     numbers: Mapping[str, int] = field(default_factory=dict)  # of its copies, by node, if it may have more than two
     given: int = 0  # the highest of these that any copy had
+    failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
+    home: str | None = None  # where its user placed it
+    moved_at: float = 0.0  # when its user moved it last, in seconds since 1970
 
     @property
     def protected(self) -> bool:
@@ -116,6 +119,12 @@ class UnitAssignment:
         )
         return then.numbered()
 
+    def handed_over(self) -> UnitAssignment:
+        """With its backup as the primary, since it failed where it is; it is not wanted there again."""
+        if self.backup is None:
+            return self
+        return replace(self.taken_over(self.backup, self.incarnation + 1), was=None, home=None, failed_on=self.node)
+
     def succeeded(self, node: str) -> UnitAssignment:
         """With a further copy as the primary: both of the pair are lost.
 
@@ -131,6 +140,10 @@ class UnitAssignment:
         """On another node, as the copy that it was."""
         numbers = {node if one == self.node else one: number for one, number in self.numbers.items()}
         return replace(self, node=node, moving_to=None, numbers=numbers)
+
+    def moved_by_hand(self, now: float) -> UnitAssignment:
+        """Where its user wants it, as of now."""
+        return replace(self, home=None if self.home is None else self.node, moved_at=now)
 
     def restarted(self, node: str) -> UnitAssignment:
         """From nothing, on this node: all copies are lost.
@@ -165,6 +178,7 @@ class Layout:
     columns: Mapping[str, str] = field(default_factory=dict)  # of each arrow, as DDL
     since: float = 0.0  # seconds since 1970
     epoch: str = ""  # of the streams of whatever is protected
+    pinned: bool = False  # its units stay where they are, as long as they can
 
     def part(self, name: str) -> UnitAssignment | None:
         return next((part for part in self.parts() if part.unit == name), None)

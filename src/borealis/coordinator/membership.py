@@ -13,6 +13,7 @@ from borealis.version import __version__
 from borealis.wire.messages import NodeStatus, UnitStatus
 
 RATE_S = 5.0  # rates are means over about so long
+BEAT_LEAST_S = 0.5  # one that comes sooner after another is none of its own: it may have left as early
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Member:
     at: float  # when the last heartbeat came
     beats: int
     history: tuple[tuple[float, NodeStatus], ...]
+    beaten: float = 0.0  # when the last came that counts
 
     @property
     def name(self) -> str:
@@ -47,16 +49,29 @@ class Member:
         history = [*self.history, (now, status)]
         while len(history) > 2 and history[1][0] <= now - RATE_S:
             history.pop(0)
-        return Member(status, now, self.beats + 1, tuple(history))
+        if now - self.beaten < BEAT_LEAST_S:
+            return Member(status, now, self.beats, tuple(history), self.beaten)
+        return Member(status, now, self.beats + 1, tuple(history), now)
+
+    def guarded(self) -> list[tuple[str, str, str, str, int]]:
+        """What changes when something is taken over, or gets or loses its backup."""
+        return [
+            (u.diagram, u.unit, u.state, u.guard.state, u.guard.incarnation)
+            for u in self.parts()
+            if u.guard is not None
+        ]
 
     def unit_rates(self, diagram: str, unit: str) -> tuple[float, float, float]:
         """Rows in, rows out and trains a second; nothing while only one heartbeat shows the unit.
 
         What a backup showed before it took over was its primary's, and is not counted.
         """
-        samples = [(at, u) for at, s in self.history for u in s.units if u.diagram == diagram and u.unit == unit]
-        samples = [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
+        samples = self._samples(diagram, unit)
         return _rate(samples, "rows_in"), _rate(samples, "rows_out"), _rate(samples, "trains")
+
+    def _samples(self, diagram: str, unit: str) -> list[tuple[float, UnitStatus]]:
+        samples = [(at, u) for at, s in self.history for u in s.units if u.diagram == diagram and u.unit == unit]
+        return [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
 
     def queue_rate(self, stream: str) -> float:
         """Tuples a second that a queue takes in; of one that began again only since then."""
@@ -65,11 +80,11 @@ class Member:
 
     def busy(self) -> float:
         """Of each second the part that the node's trains take."""
-        total = 0.0
-        for unit in self.status.units:
-            _, _, trains = self.unit_rates(unit.diagram, unit.unit)
-            total += min(1.0, trains * unit.train_ms / 1000)  # one that waited long says more than it took
-        return round(total, 3)
+        return round(sum(self.load(unit.diagram, unit.unit) for unit in self.status.units), 3)
+
+    def load(self, diagram: str, unit: str) -> float:
+        """Of each second the part that a unit's trains take."""
+        return min(1.0, _rate(self._samples(diagram, unit), "busy_s"))  # one that waited long says more than it took
 
 
 def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
@@ -102,7 +117,7 @@ class Membership:
                 f"{what} belongs to node '{other.node}', which is alive (pid {other.pid} on {other.host})",
                 hint="give this node another, or stop that one",
             )
-        self._members[status.node] = Member(status, now, 1, ((now, status),))
+        self._members[status.node] = Member(status, now, 1, ((now, status),), now)
         return True
 
     def holder(self, status: NodeStatus) -> Member | None:

@@ -45,17 +45,20 @@ def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[
     raise MissingError(f"there is no unit '{name}' (there are: {', '.join(known)})", hint=hint)
 
 
-def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> Layout:
-    """Bring a unit to another node; when this returns, it runs there."""
+def move(cluster: Cluster, name: str, node: str, diagram: str | None = None, *, by_hand: bool = True) -> Layout:
+    """Bring a unit to another node; when this returns, it runs there.
+
+    Where it is no user who wants that, its backup there makes room.
+    """
     layout, _ = find_unit(cluster, name, diagram)
-    with cluster.at_work(layout.name, "changed"):
+    with cluster.at_work(layout.name, "changed", wait=None if by_hand else 0):
         layout, unit = find_unit(cluster, name, layout.name)
         if layout.state != "running":
             raise TakenError(f"diagram '{layout.name}' is {layout.state}", hint="a unit can move when it runs")
         target = cluster.living(node)
         if unit.node == node:
             raise TakenError(f"unit '{unit.unit}' runs on '{node}' already", hint="choose another node")
-        if unit.backup == node:
+        if unit.backup == node and by_hand:
             hint = f"choose another node; or kill the node of the unit, and '{node}' takes over"
             raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)
         if node in unit.copies:
@@ -63,7 +66,8 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
         source = cluster.living(unit.node)
         cluster.ask(unit.node, "ping", Ping(), Pong)  # one that has just died is taken for alive for a while
         cluster.settle(node)
-        protecting.clear(cluster, layout, unit, node)
+        if unit.backup != node:  # otherwise it is dropped there as soon as nobody counts on it
+            protecting.clear(cluster, layout, unit, node)
         unit = protecting.unprotect(cluster, layout, unit)
         layout = cluster.layout(layout.name)
         cluster.catalog.moving(layout.name, unit.unit, node)
@@ -80,6 +84,8 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
                     f"unit '{unit.unit}' stays on '{unit.node}': {error.message}", hint=error.hint
                 ) from error
         arrived(cluster, layout, unit, target.name)
+        if by_hand:
+            cluster.catalog.moved_by_hand(layout.name, unit.unit, cluster.clock.time())
         layout = cluster.layout(layout.name)
         now = layout.part(unit.unit)
         if now is not None and now.protected and not now.stored:

@@ -1,6 +1,7 @@
 """Where units and entry points go, how they are protected, and where their backups go. Pure, and the same twice.
 
-All goes where the user says, otherwise where there is least to do; a backup is on another node than its primary.
+All goes where the user says, otherwise where there is least to do; a backup is on another node than its primary, and
+those of one node are spread (see spreading).
 
 >>> from borealis.diagram.cut import Piece
 >>> first = Piece(name="u1", boxes=("a",), reads=("packets",), gives=("a",))
@@ -16,12 +17,15 @@ All goes where the user says, otherwise where there is least to do; a backup is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import UnitAssignment
+from borealis.coordinator.recovery import unmeasured
+from borealis.coordinator.spreading import Node, Shares, Work, by_share, spread
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import PARALLEL, Protection, chosen, protection_of
@@ -147,22 +151,43 @@ def weight(protection: Protection | None) -> float:
 
 
 def with_backups(
-    units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Sequence[Load]
+    units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Sequence[Load], shares: Shares | None = None
 ) -> list[UnitAssignment]:
-    """The units with the nodes that stand by for them; None where no other node is able to."""
+    """The units with the nodes that stand by for them; None where no other node is able to.
+
+    `shares` is what nodes would have to do for each other already.
+    """
     _check(units, wanted)
     given: dict[str, float] = dict(Counter(unit.node for unit in units))
-    found = []
-    for unit in units:
-        if unit.protection is not None and not unit.stored:
-            chosen = wanted.get(unit.unit) or _idlest_other(unit.node, nodes, given)
-            unit = replace(unit, backup=chosen)
-            if chosen is not None:
-                given[chosen] = given.get(chosen, 0) + weight(unit.protection)
-                unit = with_copies(unit, nodes, given)
-            unit = unit.numbered()
-        found.append(unit)
+    shared, found = dict(shares or {}), list(units)
+    protected = [number for number, unit in enumerate(units) if unit.protection is not None and not unit.stored]
+    for number in sorted(protected, key=lambda number: units[number].unit not in wanted):
+        unit = units[number]
+        work = unmeasured("", unit).work
+        by_rank = ranked(nodes, given, shared)
+        chosen = wanted.get(unit.unit) or spread([work], able(nodes), shared, by_rank)[work.unit]
+        unit = replace(unit, backup=chosen)
+        if chosen is not None:
+            shared[unit.node, chosen] = shared.get((unit.node, chosen), 0) + work.us
+            given[chosen] = given.get(chosen, 0) + weight(unit.protection)
+            unit = with_copies(unit, nodes, given)
+        found[number] = unit.numbered()
     return found
+
+
+def able(nodes: Iterable[Load]) -> list[Node]:
+    """Those that may stand by."""
+    return [Node(node.name, node.cores) for node in nodes if node.ready]
+
+
+def ranked(nodes: Iterable[Load], given: Mapping[str, float], shares: Shares) -> Callable[[str], Any]:
+    """What decides among nodes whose shares are equal: which has fewest units and standbys, and stands by for least."""
+    ranks = {}
+    for node in nodes:
+        unable, units, busy, name = rank(node, given.get(node.name, 0))
+        standing = sum(us for (_, to), us in shares.items() if to == node.name)
+        ranks[node.name] = unable, units, Fraction(standing, node.cores), busy, name
+    return ranks.__getitem__
 
 
 def with_copies(unit: UnitAssignment, nodes: Sequence[Load], given: dict[str, float] | None = None) -> UnitAssignment:
@@ -201,13 +226,17 @@ def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float
     return _idlest(others, given) if others else None
 
 
-def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
-    """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then the
-    one that was, then those with least to do.
+def candidates(
+    place: UnitAssignment, loads: Sequence[Load], work: Work | None = None, shares: Shares | None = None
+) -> list[str]:
+    """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then those
+    that would be done with it first, and last one where it failed; among equals the one that was, then those with
+    least to do.
     """
-    others = sorted((n for n in loads if n.name != place.node and n.ready), key=rank)
-    near = sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
-    return sorted(near, key=lambda name: name not in place.copies)
+    by_rank, near = ranked(loads, {}, shares or {}), (place.backup, place.was)
+    work = work or unmeasured("", place).work
+    others = by_share(work, able(loads), shares or {}, lambda name: (name not in near, by_rank(name)))
+    return sorted((node.name for node in others), key=lambda name: (name not in place.copies, name == place.failed_on))
 
 
 def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.deployment import loads, order_place
+from borealis.coordinator.deployment import expectations, loads, order_place
 from borealis.coordinator.drift import Copies, copies_of
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.orders import protect_order, reroute_order
 from borealis.coordinator.placement import Load, candidates, with_copies
+from borealis.coordinator.spreading import shares_of
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping, Pong, UnitName, called
@@ -35,12 +36,13 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     A primary that does not answer keeps the backup that it has, which may only be out of reach, and be needed now.
     """
     cluster.ask(place.node, "ping", Ping(), Pong)
-    node = _willing(cluster, place)
-    runs = node in place.copies and is_copy(cluster, layout, place, node)
-    rest = place if runs else place.with_copies(one for one in place.copies if one != node)
-    now = rest.backed_by(node)
-    if not cluster.catalog.put(layout.name, place, now):
-        return
+    with cluster.choosing:  # others that lack one choose at the same time
+        node = _willing(cluster, layout, place)
+        runs = node in place.copies and is_copy(cluster, layout, place, node)
+        rest = place if runs else place.with_copies(one for one in place.copies if one != node)
+        now = rest.backed_by(node)
+        if not cluster.catalog.put(layout.name, place, now):
+            return
     cluster.settle(node)
     if runs:
         cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
@@ -87,6 +89,16 @@ def succeed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) 
         return
     log.warning("%s goes on at %s: primary and backup are lost", called(layout.name, now.unit), node)
     cluster.order(node, "protect", protect_order(layout, now, cluster.address))
+    cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
+
+
+def hand_over(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
+    """It failed for good on a node that lives: its backup goes on with what it has."""
+    now = place.handed_over()
+    if now is not place and not cluster.catalog.put(layout.name, place, now):
+        return
+    log.warning("%s goes on at %s: it failed where it was", called(layout.name, now.unit), now.node)
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, layout.name, now))
 
 
@@ -154,6 +166,9 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
+        if granted and place is not None and place.was is not None:
+            cluster.suspect(place.was)
+            cluster.news.set()
         if granted and place is not None and wanted.what == "take over":
             cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, wanted.diagram, place))
         address = None if place is None else cluster.address(place.node)
@@ -196,12 +211,18 @@ def _able(cluster: Cluster) -> list[Load]:
     return [load for load in loads(cluster) if load.name in ready]
 
 
-def _willing(cluster: Cluster, place: UnitAssignment) -> str:
+def _willing(cluster: Cluster, layout: Layout, place: UnitAssignment) -> str:
     """The first that answers: a node that has just died is taken for alive for a while."""
-    for name in candidates(place, _able(cluster)):
+    units = {(one.diagram, one.place.unit): one for one in expectations(cluster)}
+    mine = units.pop((layout.name, place.unit), None)
+    shares = shares_of(one.work for one in units.values())
+    for name in candidates(place, _able(cluster), mine.work if mine else None, shares):
+        if cluster.suspected(name):
+            continue
         try:
             cluster.ask(name, "ping", Ping(), Pong)
             return name
         except BorealisError as error:
+            cluster.suspect(name)
             log.info("node %s cannot be a backup now: %s", name, error)
     raise AbsentError("no node is there for a backup", hint="start one")

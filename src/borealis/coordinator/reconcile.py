@@ -1,7 +1,8 @@
-"""Seeing to it that what shall run does: once a second, and never in a hurry.
+"""Seeing to it that what shall run does: once a second or when there is news, and never in a hurry.
 
 A difference is mended when two heartbeats of its node have shown it, since one may have left the node before the last
-order reached it. What cannot be mended is tried again, each time after twice as long, and shown in the status.
+order reached it; a backup that the catalog itself does not have is given at once. What cannot be mended is tried again,
+each time after twice as long, and shown in the status.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, DriftKind, Known, copies_of, differences, lost_copies
 from borealis.coordinator.http_errors import TakenError
+from borealis.coordinator.rebalance import Rebalancing
 from borealis.errors import BorealisError
-from borealis.threads import side_by_side
+from borealis.threads import Task
 from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
@@ -36,33 +38,56 @@ class _Seen:
     error: str = ""
 
 
+@dataclass
+class _Mending:
+    """What is being done about the units of a diagram, side by side."""
+
+    units: set[str] = field(default_factory=set)
+    tasks: list[tuple[str, Task[None]]] = field(default_factory=list)
+
+
 class Reconciler:
-    """Finds differences and mends them, those of one diagram one after the other."""
+    """Finds differences and mends them: those of one diagram one after the other, but for backups that are to warm up.
+
+    While some of a diagram's are warming, what is found of its other units is mended beside them.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
+        self._lock = cluster.threads.lock()
+        self._mending: dict[str, _Mending] = {}  # diagrams with which something is done now
+        self._rebalancing = Rebalancing(cluster)
         self.looks = 0
 
     def step(self) -> None:
         """Look once, and begin to mend what has been seen for long enough."""
-        found = differences(self._known())
+        known = self._known()
+        found = differences(known)
         self._remember(found)
         due: dict[str, list[Difference]] = defaultdict(list)
         for difference in found:
-            if self._is_due(difference):
+            if self._is_due(difference, known):
                 due[difference.diagram].append(difference)
         for diagram, mine in due.items():
-            if diagram not in self._at_work:
+            if not self._joins(diagram, mine) and diagram not in self._at_work:
                 self._at_work.add(diagram)
                 self._cluster.threads.start("borealis-mend", partial(self._mend_all, diagram, mine))
+        if not found:
+            self._rebalancing.step(self._at_work)
         self.looks += 1
 
     def troubles(self) -> list[TroubleView]:
         """What could not be mended so far, and why."""
         seen = sorted(self._seen.items(), key=repr)
-        return [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
+        found = [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
+        return found + self._rebalancing.trouble()
+
+    @property
+    def moves(self) -> int:
+        """Of units, that no user asked for."""
+        return self._rebalancing.count
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog
@@ -89,26 +114,70 @@ class Reconciler:
             if seen is None or seen.incarnation != incarnation:
                 self._seen[difference] = _Seen(incarnation, member.beats if member else 0)
 
-    def _is_due(self, difference: Difference) -> bool:
+    def _is_due(self, difference: Difference, known: Known) -> bool:
         seen = self._seen[difference]
         if self._cluster.clock.now() < seen.not_before:
             return False
+        if difference.kind is DriftKind.NO_BACKUP and _has_none(difference, known):
+            return True
         member = self._cluster.members.member(difference.node)
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
+
+    def _joins(self, diagram: str, found: Sequence[Difference]) -> bool:
+        """Have units that are not being mended yet mended beside those that are warming, if some are."""
+        with self._lock:
+            mending = self._mending.get(diagram)
+            if mending is None:
+                return False
+            new = [one for one in found if one.unit and one.unit not in mending.units]
+            self._begin(mending, new)
+            return True
+
+    def _begin(self, mending: _Mending, found: Sequence[Difference]) -> None:
+        """Mend these, each unit's one after the other, different units side by side."""
+        units: dict[str, list[Difference]] = defaultdict(list)
+        for one in found:
+            units[one.unit].append(one)
+        mending.units |= units.keys()
+        for unit, mine in units.items():
+            mending.tasks.append(
+                (unit, self._cluster.threads.start("borealis-mend-one", partial(self._mend_some, mine)))
+            )
 
     def _mend_all(self, diagram: str, found: Sequence[Difference]) -> None:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
-                for difference in found:
-                    if difference.kind not in SIDE_BY_SIDE:
-                        self._mend(difference)
-                slow = [one for one in found if one.kind in SIDE_BY_SIDE]
-                side_by_side(self._cluster.threads, [partial(self._mend, one) for one in slow])
+                self._mend_some([one for one in found if one.kind not in SIDE_BY_SIDE])
+                with self._lock:  # each waits for a query to be warm
+                    mending = self._mending[diagram] = _Mending()
+                    self._begin(mending, [one for one in found if one.kind in SIDE_BY_SIDE])
+                try:
+                    self._await(diagram, mending)
+                finally:
+                    with self._lock:
+                        self._mending.pop(diagram, None)
         except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
         finally:
             self._at_work.discard(diagram)
+
+    def _await(self, diagram: str, mending: _Mending) -> None:
+        """Until all is done, also what has joined meanwhile; nothing joins any more then."""
+        while True:
+            with self._lock:
+                if not mending.tasks:
+                    del self._mending[diagram]
+                    return
+                unit, task = mending.tasks.pop(0)
+            if (error := task.exception()) is not None:
+                raise error
+            with self._lock:
+                mending.units.discard(unit)
+
+    def _mend_some(self, found: Sequence[Difference]) -> None:
+        for one in found:
+            self._mend(one)
 
     def _mend(self, difference: Difference) -> None:
         seen = self._seen.get(difference)
@@ -125,6 +194,13 @@ class Reconciler:
             return
         log.info("mended: %s", difference)
         self._seen.pop(difference, None)
+
+
+def _has_none(difference: Difference, known: Known) -> bool:
+    """Whether the catalog itself says that there is no backup: no old heartbeat does."""
+    layout = next((one for one in known.layouts if one.name == difference.diagram), None)
+    place = None if layout is None else layout.part(difference.unit)
+    return place is not None and place.backup is None
 
 
 def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -> None:
@@ -158,6 +234,9 @@ def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -
         case DriftKind.ORPHANED:
             if node in place.nodes:
                 protecting.succeed(cluster, layout, place, node)
+        case DriftKind.FAILED:
+            if place.node == node:
+                protecting.hand_over(cluster, layout, place)
         case DriftKind.LOST:
             protecting.restart(cluster, layout, place)
         case DriftKind.STORED:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.deployment import expectations
 from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
+from borealis.coordinator.recovery import NodeRecovery, of_node
+from borealis.coordinator.spreading import Node
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire import status as views
 from borealis.wire.messages import ENTRY, GuardStatus, UnitStatus
 
-EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
+# states in which the next failure is not survived, or this one not yet; and those in which it may not be
+EXPOSED: tuple[views.ProtectionState, ...] = ("alone", "lost", "taking over")
+UNSTABLE: tuple[views.ProtectionState, ...] = (*EXPOSED, "catching up")
 FROM_NOTHING = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
 
 def nodes_view(cluster: Cluster) -> list[views.NodeView]:
     """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator started."""
-    heard = {member.name: _node(cluster, member) for member in cluster.members.members()}
+    units = expectations(cluster)
+    able = [Node(m.name, m.status.cores) for m in cluster.members.alive()]
+    heard = {m.name: _node(cluster, m, of_node(m.name, units, able)) for m in cluster.members.members()}
     awaited = {known.node: known for known in cluster.catalog.nodes()}
     return [view for _, view in sorted((awaited | heard).items())]
 
 
-def _node(cluster: Cluster, member: Member) -> views.NodeView:
+def _node(cluster: Cluster, member: Member, recovery: NodeRecovery | None) -> views.NodeView:
     status, alive = member.status, cluster.members.lives(member.name)
     standby = [unit.state == "standby" for unit in status.units if alive]
-    now = {
+    now: dict[str, Any] = {
         "alive": alive,
         "state": "alive" if alive else "dead",
         "spark": status.spark if alive else "unknown",
@@ -37,6 +45,9 @@ def _node(cluster: Cluster, member: Member) -> views.NodeView:
         "busy": member.busy() if alive else 0.0,
         "silent_s": round(cluster.members.silent_for(member.name) or 0.0, 3),
     }
+    if recovery is not None:
+        shares = {node: round(1000 * seconds, 1) for node, seconds in recovery.shares.items()}
+        now |= {"recovery_ms": round(1000 * recovery.seconds, 1), "recovery_shares": shares}
     return views.NodeView(**dict(status) | now)
 
 
@@ -159,7 +170,10 @@ def diagram_view(layout: Layout, units: list[views.UnitView]) -> views.DiagramVi
 
 
 def status_view(
-    cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.TroubleView]
+    cluster: Cluster,
+    coordinator: views.CoordinatorView,
+    troubles: list[views.TroubleView],
+    instability: views.Instability | None = None,
 ) -> views.ClusterStatus:
     return views.ClusterStatus(
         coordinator=coordinator,
@@ -167,7 +181,8 @@ def status_view(
         diagrams=diagrams_view(cluster),
         units=units_view(cluster),
         streams=streams_view(cluster),
-        unprotected=_unprotected(cluster),
+        unprotected=unprotected(cluster),
+        instability=instability or views.Instability(),
         troubles=[*troubles, *_disks(cluster)],
     )
 
@@ -235,6 +250,7 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         discarded=sum(guard.discarded for guard in sides),
         replicas=_replicas(cluster, layout, place) if place.replicated else {},
         copies=promised.replicas,
+        failed_on=place.failed_on,
         takeovers=len(takeovers),
         last_takeover=takeovers[-1] if takeovers else None,
     )
@@ -253,13 +269,13 @@ def _replicas(cluster: Cluster, layout: Layout, place: UnitAssignment) -> dict[s
     return found
 
 
-def _unprotected(cluster: Cluster) -> list[views.Unprotected]:
+def unprotected(cluster: Cluster, states: Collection[views.ProtectionState] = EXPOSED) -> list[views.Unprotected]:
     """Whatever is without the protection it was promised, since when and why."""
     found = []
     for layout in cluster.catalog.layouts():
         for place in layout.parts() if layout.state == "running" else ():
             view = _guard_view(cluster, layout, place)
-            if view is not None and view.state in EXPOSED:
+            if view is not None and view.state in states:
                 name = f"input {place.input}" if place.input else place.unit
                 seconds = round(max(0.0, cluster.clock.time() - view.since), 1)
                 found.append(views.Unprotected(**dict(view), diagram=layout.name, what=name, seconds=seconds))

@@ -15,6 +15,10 @@ class ClusterTimings:
     noted_s: float = 10.0  # between two notes in the catalog that a node was seen
     work_s: float = 60.0  # for other work on the same diagram
     look_s: float = 1.0  # between two looks at what is and what shall be
+    look_least_s: float = 0.1  # the same, where there is news
+    calm_s: float = 20.0  # in which no node came or went and nothing was taken over, before units move by themselves
+    pause_s: float = 5.0  # between two such moves: so long it takes to measure what the last one changed
+    restless_s: float = 600.0  # in which a unit stays where its user has moved it
     retry_first_s: float = 2.0  # until what could not be mended is tried again, then each time twice as long
     retry_most_s: float = 30.0
     claim_s: float = 0.3  # for a node that claims something to say that it is there

@@ -22,6 +22,7 @@ class DeployOptions(ProtectOptions, total=False):
     units: int | None
     buckets: int
     backup: Mapping[str, str]
+    pin: bool
     replace: bool
 
 
@@ -58,6 +59,7 @@ class Deployment(BaseModel):
     when_full: str | None = Field(default=None, description="wait, or with amnesia drop-oldest, which is a gap")
     replicas: int | None = Field(default=None, description="with ha: replicas: how many copies answer, two or more")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
+    pin: bool = Field(default=False, description="units stay where they are put: none moves by itself")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 
     @classmethod

@@ -97,7 +97,7 @@ class Guards:
         """Another backup or further copies for what runs here, or none; or what stands by here gets another part."""
         key = (order.diagram, order.unit)
         primary, standby = self.primaries.get(key), self.standbys.get(key)
-        if standby is not None and (order.role == "backup" or standby.guard.role == "copy"):
+        if standby is not None and (order.role == "backup" or standby.may_succeed(order.incarnation)):
             return self._promote(standby, order)
         if primary is None:
             raise ClusterError(f"{called(*key)} is not protected on {self.name}")
@@ -107,7 +107,7 @@ class Guards:
         return Done()
 
     def _promote(self, standby: Standby, order: Protect) -> Done:
-        """A copy becomes the backup; or it goes on where the primary and the backup are lost."""
+        """A copy becomes the backup; or it goes on where the primary and the backup are lost, or the primary failed."""
         if order.role == "backup":
             standby.follow(order)
             self._watch_primary_of(standby)
@@ -218,6 +218,7 @@ class Guards:
             primary = self.primaries[standby.unit.key]
             primary.takeovers.append(takeover)
             primary.start()
+            self.news()
             log.warning(
                 "%s was taken over from %s: incarnation %d, after %.0f ms of silence",
                 standby.unit.title,
@@ -243,6 +244,10 @@ class Guards:
         return primary.policy.holding
 
     # -- for those above
+
+    def news(self) -> None:
+        """What is protected here has changed: the coordinator can do something about it, or need not any more."""
+        self._node.news.set()
 
     def deposed(self, stream: str, incarnation: int) -> None:
         """A reader of a stream has seen a higher incarnation of it than ours."""

@@ -1,4 +1,4 @@
-"""Heartbeats of a node: the coordinator hears every second what is on it."""
+"""Heartbeats of a node: the coordinator hears every second what is on it, and at once who is unprotected."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Listener(Protocol):
 
 
 class Heartbeats:
-    """Sends the coordinator every second what is on this node; without a coordinator, nothing."""
+    """Sends the coordinator what is on this node, every second and when there is news; without one, nothing."""
 
     def __init__(self, node: Node, coordinator: Listener | None, every_s: float = HEARTBEAT_S) -> None:
         self._node, self._coordinator, self._every_s = node, coordinator, every_s
-        self._now = node.machine.threads.event()
+        self._now = node.news
         self._stopped = False
         self._connected = True
 

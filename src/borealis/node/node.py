@@ -95,6 +95,7 @@ class Node:
         self.address = self.http = ""
         self.started = machine.clock.time()
         self.stop_asked = machine.threads.event()
+        self.news = machine.threads.event()  # something that the coordinator shall hear before the next second
         self.served = Served(name)
         self.queues = self.served.queues
         self.units: dict[UnitKey, RunningUnit] = {}

@@ -187,6 +187,7 @@ class PrimaryGuard:
             self._stale_readers = self._others()
         if self.policy.in_turns:
             self._host.turns.leave(self)
+        self._host.news()
         log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
     def _others(self) -> list[str]:
@@ -410,6 +411,7 @@ class PrimaryGuard:
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh and self.policy.known:
                     self._since = self._clock.time()
+                    self._host.news()
             elif answer.verdict == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"

@@ -293,6 +293,7 @@ class RunningUnit(Running):
             rows_in=progress.rows_in,
             rows_out=sum(progress.rows_out.values()),
             train_ms=round(self.train_ms(), 3),
+            busy_s=round(progress.busy_s, 3),
             state_bytes=progress.state_bytes,
             inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
             lag_rows=self.run.manager.waiting(),

@@ -69,6 +69,10 @@ class Standby:
             self.backup.follow_on(order.incarnation - 1)
             self._learn(**_of_all(order))
 
+    def may_succeed(self, incarnation: int) -> bool:
+        """Whether the coordinator may have it go on as this one: its primary is not asked, and may live."""
+        return self.guard.role == "copy" or incarnation == self.backup.incarnation + 1
+
     def _learn(self, **news: Any) -> None:
         self.guard = self.guard.model_copy(update=news)
         self.unit.order = self.unit.order.model_copy(update={"guard": self.guard})

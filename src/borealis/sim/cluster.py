@@ -18,6 +18,8 @@ from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.http_errors import status_of
+from borealis.coordinator.timings import TIMINGS as CLUSTER_TIMINGS
+from borealis.coordinator.timings import ClusterTimings
 from borealis.errors import BorealisError, UnreachableError, WireError
 from borealis.node.heartbeats import Heartbeats
 from borealis.node.node import Node
@@ -170,7 +172,7 @@ class NodeHost(Host):
     ) -> None:
         super().__init__(name, kernel, wires, weather.sync_s)
         self._storage = storage
-        self._train_s = weather.train_s
+        self._costs_s = weather.train_s, weather.start_s
         self.node: Node | None = None
         self._programs, self._chance, self._limits = programs, chance, limits
 
@@ -188,7 +190,7 @@ class NodeHost(Host):
                 ask=coordinator.find,
                 claim=coordinator.claim,
                 cores=2,
-                query=partial(SimQuery, process, self._chance, self._train_s),  # type: ignore[arg-type]
+                query=partial(SimQuery, process, self._chance, *self._costs_s),  # type: ignore[arg-type]
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
                 limits=self._limits,
@@ -206,9 +208,11 @@ class NodeHost(Host):
 class CoordinatorHost(Host):
     """The machine that runs the coordinator."""
 
-    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather, storage: StorageHost | None) -> None:
+    def __init__(
+        self, kernel: Kernel, wires: Wires, weather: Weather, timings: ClusterTimings, storage: StorageHost | None
+    ) -> None:
         super().__init__(COORDINATOR, kernel, wires, weather.sync_s)
-        self._storage = storage
+        self._timings, self._storage = timings, storage
         self.coordinator: Coordinator | None = None
 
     def start(self) -> None:
@@ -219,7 +223,7 @@ class CoordinatorHost(Host):
             machine = process.machine
             storage = self._storage.of(process) if self._storage is not None else None
             catalog = Catalog(CATALOG, machine, storage)
-            cluster = Cluster(catalog, Peers(network=network, machine=machine), machine=machine)
+            cluster = Cluster(catalog, Peers(network=network, machine=machine), self._timings, machine)
             coordinator = Coordinator(cluster)
             coordinator.start()
             self.coordinator = coordinator
@@ -245,6 +249,7 @@ class SimCluster:
         programs: Programs,
         weather: Weather | None = None,
         limits: QueueLimits | None = None,
+        timings: ClusterTimings = CLUSTER_TIMINGS,
         *,
         stored: bool = False,
     ) -> None:
@@ -253,7 +258,7 @@ class SimCluster:
         delays = Delays(usual_s=weather.message_s, late=weather.late, late_s=weather.late_s)
         self.kernel, self.wires = kernel, Wires(kernel, delays)
         self.storage = StorageHost(STORAGE, kernel, self.wires, weather.sync_s) if stored else None
-        self.coordinator = CoordinatorHost(kernel, self.wires, weather, self.storage)
+        self.coordinator = CoordinatorHost(kernel, self.wires, weather, timings, self.storage)
         more = (kernel.chance("costs"), weather, limits, self.storage)
         self.nodes = {name: NodeHost(name, kernel, self.wires, programs, *more) for name in names}
         self.client = Host("client", kernel, self.wires)

@@ -18,6 +18,9 @@ KINDS = ("kill", "cut", "pause", "disk", "move")
 COORDINATOR = "coordinator"
 STORAGE = "storage"
 STORED = 0.3  # of the passive standbys that are drawn: they are in storage instead
+SPREAD = 0.3  # of all runs: units move by themselves soon after a failure
+SPREAD_CALM_S = (0.5, 1.0, 2.0)  # so soon
+SPREAD_START_S = (0.08, 0.08, 0.5, 1.5)  # until a query runs, of those runs
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
@@ -73,6 +76,7 @@ class Weather:
     late_s: float = 0.03
     sync_s: float = 0.002  # to make a file survive a power cut
     train_s: float = 0.003  # from the hand-over of a small train to its commit
+    start_s: float = 0.08  # until a query runs, with a warm JVM
     batch_s: float = 0.5  # between two batches of an input
 
     @classmethod
@@ -105,6 +109,7 @@ class Options:
     delay: str | None = None  # a time, or `none`
     replicas: int | None = None
     checkpoint: str | None = None
+    spread: bool | None = None  # units move by themselves soon after a failure
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,8 @@ class Plan:
     replicas: int | None = None  # copies that answer; None: the usual two, or none does
     place: tuple[tuple[str, str], ...] = ()  # inputs that are put on a node
     checkpoint: str | None = None  # when a passive standby is sent what changed; None: as usual, or it is not
+    calm_s: float | None = None  # so soon after a failure units move by themselves; None: as usual, which is late
+    start_s: float | None = None  # until a query runs; None: as usual
 
     @property
     def protection(self) -> Protection:
@@ -168,6 +175,7 @@ class Plan:
             + (f", {self.when_full} when that is over" if self.when_full else "")
             + (", durable" if self.durable else "")
             + (", lean" if self.lean else "")
+            + (f", spread again after {self.calm_s:g} s" if self.calm_s is not None else "")
         )
         where = f"cut at {', '.join(self.cuts)}" if self.cuts else "one unit"
         return f"seed {self.seed}: {self.name} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
@@ -290,7 +298,7 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     if approach in CHECKPOINTING:
         drawn_when = Random(f"checkpoint {seed}").choice(CHECKPOINTS)
         plan = replace(plan, checkpoint=options.checkpoint or drawn_when)
-    plan = _bounded(Random(f"delay {seed}"), plan, options)
+    plan = _spreading(Random(f"spread {seed}"), _bounded(Random(f"delay {seed}"), plan, options), options)
     return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
 
 
@@ -346,6 +354,14 @@ def _bounded(rng: Random, plan: Plan, options: Options) -> Plan:
         name = rng.choice([one.name for one in plan.spec.inputs])
         silences.append(Fault(at, round(at + rng.uniform(*SILENT_S), 3), "silence", (name,)))
     return replace(bounded, faults=tuple(sorted([*plan.faults, *silences], key=lambda fault: fault.at)))
+
+
+def _spreading(rng: Random, plan: Plan, options: Options) -> Plan:
+    """The plan with units that move by themselves soon, and queries that may take their time to start."""
+    calm_s, start_s = rng.choice(SPREAD_CALM_S), rng.choice(SPREAD_START_S)
+    if not (rng.random() < SPREAD if options.spread is None else options.spread):
+        return plan
+    return replace(plan, calm_s=calm_s, start_s=start_s)
 
 
 def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:

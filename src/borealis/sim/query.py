@@ -18,7 +18,6 @@ from borealis.trains.results import Arrived
 from borealis.trains.unit import UnitRun
 
 SCATTER = 0.5  # of what a train takes, around its median: of the logarithm
-STARTING_S = 0.08  # a query that starts, with a warm JVM
 
 
 class SimQuery:
@@ -29,6 +28,7 @@ class SimQuery:
         process: Process,
         chance: Random,
         train_s: float,
+        start_s: float,
         _: object,
         compiled: Compiled,
         trains: UnitRun,
@@ -39,14 +39,14 @@ class SimQuery:
             raise TrainError("a program of several levels is not simulated", hint="cut the diagram, or use one bucket")
         self.hinders = compiled.hinders
         self._process, self._chance, self._buckets = process, chance, compiled.program.buckets
-        self._train_s = train_s
+        self._train_s, self._start_s = train_s, start_s
         self._lanes = Lanes(trains, commit, self._buckets, machine=process.machine)
         self._threads: list[Any] = []
         self._stopped = False
         self._died: BorealisError | None = None
 
     def start(self) -> None:
-        self._process.work(STARTING_S)
+        self._process.work(self._start_s)
         lease = self._lanes.lease(0)
         assert lease is not None
         for bucket in range(self._buckets):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.clock import WALL
+from borealis.coordinator.timings import TIMINGS
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.spec import Spec
@@ -50,6 +51,8 @@ ROWS_S = 15.0  # after the last fault, until every output gives what was publish
 LEAN_BYTES = 4096  # of a stream, and of an input while a unit has a fork, in the memory of a lean cluster
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.2  # between two looks
+MOVES_PAUSE_S = 0.5  # between units that move by themselves, where they do soon
+MOVES_LOOK_S = 0.05  # between two looks for units that move
 RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
@@ -107,8 +110,10 @@ class Run:
         self.weather = weather = Weather.drawn(plan.seed)
         self.kernel = Kernel(plan.seed, weather.preempt, weather.stall_s)
         limits = QueueLimits(keep_bytes=0, memory_bytes=LEAN_BYTES) if plan.lean else None
+        timings = TIMINGS if plan.calm_s is None else replace(TIMINGS, calm_s=plan.calm_s, pause_s=MOVES_PAUSE_S)
+        weather = weather if plan.start_s is None else replace(weather, start_s=plan.start_s)
         stored = plan.approach == "storage"
-        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits, stored=stored)
+        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits, timings, stored=stored)
         self.outcome = Outcome(plan)
         self._looks = Looks(self.cluster)
         self._over = False
@@ -122,6 +127,8 @@ class Run:
         self._chance = self.kernel.chance("run")
         self._strikes = Strikes(self.cluster, self.kernel.chance("faults"), self.note)
         self._t0 = 0.0
+        self._moved: set[str] = set()  # units that were under way elsewhere
+        self._at_once: set[str] = set()  # what is wrong with that
         self.histories = {
             output.name: History(
                 f"seed {plan.seed}",
@@ -150,6 +157,7 @@ class Run:
             self._clock = client.machine.clock
             self._threads = client.machine.threads
             driver = client.start("driver", self._drive)
+            client.start("moves", self._watch_moves)
             self._looks.begin()
             most = READY_S + self.plan.seconds + PROTECTED_S + ROWS_S + END_S + 60.0
             self.kernel.run(self.kernel.now + most, lambda: self._over or not driver.is_alive())
@@ -203,6 +211,18 @@ class Run:
         self._join(feeds, "a publisher did not end")
         self._join(readers, "an output did not end")
         self._over = True
+
+    def _watch_moves(self) -> None:
+        """Which units are on their way elsewhere, as the catalog has it: one of a diagram at a time."""
+        while not self._over:
+            host = self.cluster.coordinator
+            if host.alive and host.coordinator is not None:
+                for layout in host.coordinator.cluster.catalog.layouts():
+                    moving = {unit.unit for unit in layout.units if unit.moving_to is not None}
+                    self._moved |= moving
+                    if len(moving) > 1:
+                        self._at_once.add(f"units {', '.join(sorted(moving))} of {layout.name} moved at once")
+            self._clock.sleep(MOVES_LOOK_S)
 
     def _await(self, what: Callable[[], Any], within: float, otherwise: str) -> None:
         until = self.kernel.now + within
@@ -405,7 +425,8 @@ class Run:
         for output, sections in self._sections.items():
             ended = self.histories[output].ended
             outcome.faults += [f"{output}: {fault}" for fault in inconsistent(sections, ended=ended)]
-        outcome.faults += self._looks.faults(self._strikes.moved)
+        outcome.faults += self._looks.faults(self._strikes.moved | self._moved)
+        outcome.faults += sorted(self._at_once)
         outcome.faults += self._unacknowledged()
 
     def _unacknowledged(self) -> list[str]:

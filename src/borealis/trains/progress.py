@@ -33,6 +33,7 @@ class Progress:
     refused: dict[str, int] = field(default_factory=dict)  # changes that were not made, by the arrow they are on
     jumps: int = 0  # how often ids of its inputs were left out, in recoveries upstream
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
+    busy_s: float = 0.0  # that all of them took
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after
     ends: tuple[Any, ...] = ()  # sources and sinks; those that can be cut off have a `note`
@@ -52,6 +53,7 @@ class Progress:
         self.late = {name: c.late for name, c in cursors.items()}
         self.state_bytes = state_bytes
         self.train_ms.append(ms)
+        self.busy_s += ms / 1000
         self.recent.append((self.clock.now(), self.rows_in))
 
     @property

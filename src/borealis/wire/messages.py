@@ -466,6 +466,7 @@ class UnitFacts(MessagePart):
     rows_in: int = 0
     rows_out: int = 0
     train_ms: float = 0.0  # median of the last trains
+    busy_s: float = 0.0  # that all its trains took here
     state_bytes: int = 0
     inputs: dict[str, int] = {}  # stream to the id up to which trains are committed
     lag_rows: int = 0  # in no committed train yet

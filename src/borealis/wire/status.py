@@ -42,6 +42,7 @@ class CoordinatorView(View):
     catalog: str  # the file
     started: float  # seconds since 1970
     looks: int = 0  # at what is and what shall be, so far
+    moves: int = 0  # of units, that no user asked for
 
 
 class NodeView(NodeFacts, View):
@@ -55,6 +56,8 @@ class NodeView(NodeFacts, View):
     busy: float = 0.0  # of each second the part that its trains take
     silent_s: float = 0.0  # since its last heartbeat
     seen: float = 0.0  # seconds since 1970, of one that is awaited
+    recovery_ms: float | None = None  # until others would have taken over all that it runs; None: nothing is protected
+    recovery_shares: dict[str, float] = {}  # what they would be at, in ms, by node
 
 
 class ProtectionView(GuardFacts, View):
@@ -68,6 +71,7 @@ class ProtectionView(GuardFacts, View):
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
     replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, where all answer; the primary first
     copies: int | None = None  # that were promised, where all answer
+    failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
     takeovers: int = 0
     last_takeover: Takeover | None = None
 
@@ -140,6 +144,7 @@ class DiagramView(View):
     copies: dict[str, list[str]] = {}  # nodes with further copies, of units with more than two
     outputs: dict[str, str]  # a client's name to the arrow it stands for
     cuts: list[str]
+    pinned: bool = False  # its units do not move by themselves
     places: dict[str, str]
     buckets: int
 
@@ -153,6 +158,16 @@ class Unprotected(View):
     since: float
     seconds: float
     why: str
+
+
+class Instability(View):
+    """For how long the next failure would not be survived."""
+
+    since: float | None = None  # in seconds since 1970; None: all is protected that shall be
+    seconds: float = 0.0
+    what: int = 0  # so many units and inputs are not
+    last_at: float = 0.0  # when that began the last time; 0: it never was so
+    last_s: float = 0.0  # and how long it lasted
 
 
 class TroubleView(View):
@@ -188,6 +203,7 @@ class ClusterStatus(StreamList, DiagramList, NodeList):
     coordinator: CoordinatorView
     units: list[UnitView]
     unprotected: list[Unprotected]
+    instability: Instability = Instability()
     troubles: list[TroubleView]
 
 

@@ -92,7 +92,14 @@ def test_a_node_that_is_not_there(members: Membership, clock: ManualClock) -> No
 
 def status(rows: int, trains: int, next_id: int, epoch: str = "e") -> NodeStatus:
     unit = UnitStatus(
-        diagram="d", unit="u1", state="running", boxes=[], rows_in=rows, rows_out=rows // 10, trains=trains, train_ms=50
+        diagram="d",
+        unit="u1",
+        state="running",
+        boxes=[],
+        rows_in=rows,
+        rows_out=rows // 10,
+        trains=trains,
+        busy_s=trains / 20,
     )
     queue = QueueStatus(
         stream="d/x", epoch=epoch, first_id=0, next_id=next_id, boundary=0, held_rows=0, held_bytes=0, dropped=0

@@ -45,11 +45,20 @@ def test_backups_are_elsewhere_and_spread() -> None:
 
 
 def test_an_active_standby_weighs_as_much_as_a_primary() -> None:
-    nodes = [Load("node1", 9), Load("node2", 1), Load("node3", 1.5)]
-    first = [unit("u1", "node1", ACTIVE), unit("u2", "node1")]
+    nodes = [Load("node1", 9), Load("node2", 1), Load("node3", 1.6), Load("node4", 9)]
+    first = [unit("u1", "node1", ACTIVE), unit("u2", "node4")]
     assert [u.backup for u in with_backups(first, {}, nodes)] == ["node2", "node3"]
-    second = [unit("u1", "node1"), unit("u2", "node1")]
+    second = [unit("u1", "node1"), unit("u2", "node4")]
     assert [u.backup for u in with_backups(second, {}, nodes)] == ["node2", "node2"]
+
+
+def test_backups_of_one_node_are_spread_also_over_what_it_has_already() -> None:
+    nodes = [Load("node1"), Load("node2"), Load("node3", 5)]
+    units = [unit("u1", "node1"), unit("u2", "node1")]
+    assert [u.backup for u in with_backups(units, {}, nodes)] == ["node2", "node3"], "although node3 has more to do"
+    assert [u.backup for u in with_backups(units[:1], {}, nodes, {("node1", "node2"): 1})] == ["node3"]
+    wanted = [u.backup for u in with_backups(units, {"u2": "node2"}, nodes)]
+    assert wanted == ["node3", "node2"], "what is asked for comes first"
 
 
 def test_no_backup_where_no_other_node_is_able() -> None:

@@ -26,7 +26,7 @@ UNIT = {"diagram", "unit", "node", "boxes", "reads", "gives", "moving_to", "prot
 MEASURED = UNIT | {
     "trains", "trains_per_s", "train_ms", "rows_in", "rows_out", "rows_in_per_s", "rows_out_per_s", "state_bytes",
     "lag_rows", "inputs", "jumps", "boundary", "ended", "errors", "last_error", "refused", "runs", "fork", "hinders",
-    "given_up",
+    "given_up", "busy_s",
 }  # fmt: skip
 STREAM = {"stream", "diagram", "arrow", "outputs", "columns", "entry", "node", "alive", "address", "backup"}
 QUEUE = STREAM | {
