@@ -76,6 +76,7 @@ class ClusterFile(_Checked):
     token_file: FilePath | None = None
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
+    pool: int | None = Field(default=None, ge=0, le=64)  # started queries each node keeps for units it may take over
     allow_faults: bool = False  # `borealis cut` may cut its nodes off from streams
 
     @property

@@ -129,6 +129,8 @@ def _cluster(options: UpOptions) -> ClusterFile:
         cluster = _numbered(options, coordinator=CoordinatorPart(port=PORT if port is None else port))
     if options.token_file is not None:
         cluster = cluster.model_copy(update={"token_file": options.token_file.expanduser().absolute()})
+    if options.pool is not None:
+        cluster = cluster.model_copy(update={"pool": options.pool})
     if options.allow_faults:
         cluster = cluster.model_copy(update={"allow_faults": True})
     return cluster
@@ -157,6 +159,7 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
             master=node.master or None,
             cores=node.cores,
             data=str(node.data or data / node.name),
+            pool=cluster.pool,
             allow_faults=cluster.allow_faults or None,
             **guard,
         )

@@ -188,10 +188,12 @@ def _head(status: views.ClusterStatus) -> Text:
 
 
 def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
-    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid")
-    table = FittingTable(left, right, ("master", "address", "pid", "cores", "busy", "units", "Spark"), plain=plain)
+    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pool", "pid")
+    spare = ("master", "address", "pid", "pool", "cores", "busy", "units", "Spark")
+    table = FittingTable(left, right, spare, plain=plain)
     for node in nodes:
-        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %")
+        pool = f"{node.pool.ready} for {node.pool.images}" if node.pool.images or node.pool.ready else "-"
+        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %", pool)
         table.add_row(
             node.node,
             _state(node.state),

@@ -168,7 +168,7 @@ def status_view(
         units=units_view(cluster),
         streams=streams_view(cluster),
         unprotected=_unprotected(cluster),
-        troubles=[*troubles, *_disks(cluster)],
+        troubles=[*troubles, *_disks(cluster), *_pools(cluster)],
     )
 
 
@@ -183,6 +183,16 @@ def _disks(cluster: Cluster) -> list[views.TroubleView]:
                     views.TroubleView(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}")
                 )
     return found
+
+
+def _pools(cluster: Cluster) -> list[views.TroubleView]:
+    """Nodes that cannot start a query for what they may have to take over."""
+    pools = {member.name: member.status.pool for member in cluster.members.alive()}
+    return [
+        views.TroubleView(node=name, why=f"no query for its pool: {pool.trouble}")
+        for name, pool in pools.items()
+        if pool.trouble
+    ]
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:

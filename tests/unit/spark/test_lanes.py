@@ -12,7 +12,7 @@ from borealis.clock import ManualClock
 from borealis.errors import WireError
 from borealis.machine import Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
-from borealis.spark.lanes import Lanes, LaneTimings
+from borealis.spark.lanes import Dress, Lanes, LaneTimings
 from borealis.trains.message import decode, encode
 from borealis.trains.results import Arrived
 
@@ -75,7 +75,9 @@ class Task:
 
 
 def lanes_of(unit: Unit, buckets: int = 1, **more: Any) -> Lanes:
-    return Lanes(unit, unit.commit, buckets, **({"timings": LaneTimings(turn_s=0.0)} | more))
+    lanes = Lanes(buckets, **({"timings": LaneTimings(turn_s=0.0)} | more))
+    assert lanes.dress(Dress(unit, unit.commit))
+    return lanes
 
 
 def test_each_answer_is_met_with_the_next_train() -> None:
