@@ -28,7 +28,9 @@ INSTALLED = "borealis.benchmarks"  # where a wheel has them
 def bench(
     experiment: Annotated[
         str,
-        Argument(help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected or io."),
+        Argument(
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, protected, pool or io."
+        ),
     ] = "engine",
     json: Json = False,
     only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -56,6 +58,7 @@ def bench(
     recovery  how long readers hear nothing when a node is killed
     overhead  what protection costs while all is well
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
+    pool      what started queries cost that wait for a takeover, and how fast one is
     io        from Kafka to Kafka, and into PostgreSQL
     """
     module = find(experiment)

@@ -79,7 +79,7 @@ def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
         if fold:
             parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(guarded)) if line]
         else:
-            parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
+            parts += [Text(_why_batches(unit), "dim") for unit in units if unit.hinders]
             parts += [_streams(streams)] if streams else []
             parts += [protection_table(guarded)] if guarded else []
             parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in guarded if one.last_takeover]
@@ -223,6 +223,11 @@ def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
         where = f"{unit.node} > {unit.moving_to}" if unit.moving_to else unit.node
         table.add_row(unit.unit, where, _state(unit.state), *(figures if unit.measured else "-" * len(figures)))
     return table
+
+
+def _why_batches(unit: views.UnitView) -> str:
+    own = "; its backup keeps a started query of its own" if unit.protection and unit.protection.backup else ""
+    return f"{unit.unit} runs {unit.runs}: {unit.hinders}{own}"
 
 
 def _streams(streams: list[views.StreamView]) -> FittingTable:

@@ -170,7 +170,7 @@ class Guards:
                 self.machine.clock.sleep(TIMINGS.claim_s)
                 continue
             granted = [s.unit for n, s in enumerate(mine) if claimed is None or claimed[n].granted]
-            self._node.pool.reserve(granted)
+            self._node.pool.reserve([unit for unit in granted if isinstance(unit, RunningUnit)])
             for number, standby in enumerate(mine):
                 if claimed is not None and not claimed[number].granted:
                     log.warning("not ours to take over: %s", claims[number])

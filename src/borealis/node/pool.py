@@ -15,7 +15,7 @@ from typing import Any
 from borealis.errors import ClusterError
 from borealis.ha.pool import AT_ONCE, End, Fit, Given, Pool, Start, Taken, UnitKey, Work, in_order
 from borealis.machine import HERE, Machine
-from borealis.node.running import RunningEntry, RunningUnit
+from borealis.node.running import RunningUnit
 from borealis.node.session import Session
 from borealis.spark.lane_query import LaneQuery
 from borealis.wire.messages import PoolStatus, called
@@ -64,12 +64,9 @@ class QueryPool:
 
     # -- queries
 
-    def reserve(self, units: Sequence[RunningUnit | RunningEntry]) -> None:
+    def reserve(self, units: Sequence[RunningUnit]) -> None:
         """These are about to run, all at once: who gets a query first is settled here, and not by chance."""
-        taken = {}
-        for unit in units:
-            if isinstance(unit, RunningUnit) and unit.image:
-                taken[unit.key] = Taken(unit.piece.reads, unit.piece.gives, unit.run.progress.rows_in)
+        taken = {u.key: Taken(u.piece.reads, u.piece.gives, u.run.progress.rows_in) for u in units if u.image}
         with self._changed:
             for rank, key in enumerate(in_order(taken)):
                 if key in self._images:
@@ -84,7 +81,7 @@ class QueryPool:
     def take(self, key: UnitKey, lanes: int) -> LaneQuery:
         """A query for this unit; waits for it. Raises why there is none."""
         with self._changed:
-            if key not in self._asked:
+            if key not in self._asked and not self._closed:
                 self._ask(key, lanes, 0)
             self._changed.wait_for(lambda: self._closed or key not in self._asked or self._asked[key] is not None)
             found = self._asked.pop(key, None)
@@ -122,7 +119,8 @@ class QueryPool:
             self._closed = True
             self._changed.notify_all()
         self._thread.join(FIT_S)
-        for query in list(self._queries.values()):
+        queries, self._queries = self._queries, {}
+        for query in queries.values():
             self._end(query)
 
     # -- the thread
