@@ -27,7 +27,7 @@ UnitKey = tuple[str, str]  # diagram, unit
 class PoolTimings:
     """How long a pool waits, in seconds."""
 
-    refill_s: float = 2.0  # with filling up after one was given: whoever took over has the cores to itself
+    refill_s: float = 2.0  # with filling up after a takeover: that has the cores to itself
     unwanted_s: float = 30.0  # until a query is ended that no image wants
     retry_s: float = 1.0  # after one could not be started; twice as long after each further one
     retry_s_max: float = 60.0
@@ -96,6 +96,7 @@ class Pool:
     size: int
     timings: PoolTimings = field(default_factory=PoolTimings)
     given: int = 0  # queries so far
+    missed: int = 0  # units whose image was here and that found none
     _images: dict[UnitKey, _Image] = field(default_factory=dict)
     _queries: dict[int, _Pooled] = field(default_factory=dict)
     _waiting: dict[UnitKey, _Asked] = field(default_factory=dict)
@@ -135,6 +136,9 @@ class Pool:
         self._serial += 1
         self._waiting[who] = _Asked(rank, self._serial, lanes)
         given = self._serve(now)
+        if who in self._images:
+            self._calm = now + self.timings.refill_s
+            self.missed += who in self._waiting and who != self._fitting
         self.drop(who)
         return given
 
@@ -153,7 +157,6 @@ class Pool:
             number = image.on if image is not None and image.on in ready else ready[0]
             del self._queries[number], self._waiting[who]
             self.given += 1
-            self._calm = now + self.timings.refill_s
             given.append((who, number))
         return given
 

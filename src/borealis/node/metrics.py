@@ -42,6 +42,7 @@ FIGURES: tuple[tuple[str, type[GaugeMetricFamily | CounterMetricFamily], str, st
     ("node", GAUGE, "pool_size", "Started queries it shall keep for units it may take over", lambda now: now.pool.size),
     ("node", GAUGE, "pool_ready", "Started queries that wait for a unit", lambda now: now.pool.ready),
     ("node", COUNTER, "pool_given", "Queries that units were given", lambda now: now.pool.given),
+    ("node", COUNTER, "pool_missed", "Takeovers that found no query ready", lambda now: now.pool.missed),
     ("node", GAUGE, "images", "Units it may take over that have no query", lambda now: now.pool.images),
     ("unit", GAUGE, "unit_running", "1 when the unit runs", lambda unit: unit.state == "running"),
     ("unit", COUNTER, "unit_trains", "Trains committed", lambda unit: unit.trains),

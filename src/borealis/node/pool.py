@@ -111,7 +111,14 @@ class QueryPool:
     def status(self) -> PoolStatus:
         with self._changed:
             pool, trouble = self._pool, self._trouble
-            return PoolStatus(size=pool.size, ready=pool.ready, given=pool.given, images=pool.images, trouble=trouble)
+            return PoolStatus(
+                size=pool.size,
+                ready=pool.ready,
+                given=pool.given,
+                missed=pool.missed,
+                images=pool.images,
+                trouble=trouble,
+            )
 
     def close(self) -> None:
         """Stop what is in the pool; who waits is sent away."""

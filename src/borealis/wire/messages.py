@@ -493,6 +493,7 @@ class PoolStatus(MessagePart):
     size: int = 0  # as many as there shall be
     ready: int = 0
     given: int = 0  # to units, so far
+    missed: int = 0  # takeovers that found none ready, and waited
     images: int = 0  # of units whose backup this node is, that have no query of their own
     trouble: str = ""  # why one could not be started
 

@@ -77,7 +77,7 @@ def test_who_waits_is_served_by_rank_and_before_the_pool() -> None:
         assert isinstance(start, Start)
         assert pool.started(start.number, 10.0) == [(who, start.number)]
     assert pool.next(99.0) is None  # no image is left
-    assert pool.given == 3
+    assert (pool.given, pool.missed) == (3, 2)
 
 
 def test_who_waits_no_more_gets_nothing() -> None:
