@@ -1,142 +1,164 @@
-"""What started queries cost that wait for a takeover, and how fast one is: `borealis bench pool`.
+"""What started queries cost that wait for a unit, and how fast a takeover with them is: `borealis bench pool`.
 
-One unit after the other is deployed on node1, protected by passive standby on node2, until there are eight; their
-inputs are on node3. After each the processes of node2 are weighed, while nothing is sent: memory, threads, and cores
-over ten seconds. Memory is proportional (PSS): what processes share counts once. Then packets come, and `kill -9` hits
-all of node1 at once: told is for how long the readers of each unit hear nothing, the first of them and the last.
+`cost`: one query after the other is started in one Spark session until there are eight, each with its lane, and each
+rehearses a unit. After each, the processes of the session are weighed while nothing happens: memory, threads, and cores
+over ten seconds. Memory is proportional (PSS): what processes share counts once.
 
-All of this is done for a pool of one query, and for one of eight, in which each unit finds a query as if it had one of
-its own; `asked` is what the pool must hold.
+`takeover`: a backup has all of a unit's state, and rows wait. How long from there until the first train is committed,
+by turns, where the unit has a started query *of its own* that has rehearsed it; where one *of the pool* is dressed in
+it, which has tried on eight images; and where one has to be *started*, in a warm session.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import statistics
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import psutil
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from borealis.client.client import Client
-from borealis.client.publisher import Publisher
-from borealis.errors import BorealisError
+from borealis import Diagram, window
+from borealis.compile.unit import Compiled, compile_unit
+from borealis.connectors.python.sink import TableSink
+from borealis.connectors.sources import as_source
+from borealis.diagram import passes
+from borealis.diagram.cut import cut, part_of
+from borealis.diagram.spec import Spec
+from borealis.local.warm import warm_up
+from borealis.spark.lane_query import LaneQuery, start_one
+from borealis.spark.query import Query
+from borealis.spark.session import session
+from borealis.state.log import Key
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.intake import Admission
+from borealis.trains.unit import UnitOptions, UnitRun
 
 from .measuring import Lines, Say, meter, part_by_part, terminable
-from .recovery_cluster import Cluster, cluster
-from .recovery_ours import GOES_ON_S, LAST, Reader, Sender, aggregate
-from .recovery_packets import Feed, packets
-from .recovery_sums import silence_ms
 
-UNITS = 8
-POOLS = (1, UNITS)
-QUERIES = tuple(f"pool-{size}" for size in POOLS)
-ROWS_PER_S = 200  # of each unit
-SETTLE_S = 6.0  # after a unit is protected: its image is tried on, and the garbage of its deployment goes
+QUERIES = ("cost", "takeover")
+MOST = 8  # queries, and images
+STATES = (0, 100_000)  # groups
+TRAIN_ROWS = 100
+SETTLE_S = 3.0
 IDLE_S = 10.0
-FED_S = 8.0  # before the kill
-SHOWN = ("query", "units", "kind", "mb", "threads", "cores", "processes", "silence_ms", "last_ms", "given")
+FIT_S = 120.0
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+WAYS = ("its own", "of the pool", "started")
+SHOWN = ("query", "queries", "kind", "processes", "mb", "threads", "cores", "groups", "way", "first_train_ms", "ratio")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure. `only` names pools."""
+    """What to measure. `only` names parts."""
 
     only: tuple[str, ...] = ()
-    runs: int = 3  # kills, each in a cluster of its own
+    runs: int = 5  # takeovers of each kind
     quick: bool = False
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """After how many units a node is weighed."""
-        return (0, 1, UNITS) if self.quick else tuple(range(UNITS + 1))
+
+@dataclass(frozen=True)
+class Unit:
+    """What all of the units are."""
+
+    spec: Spec
+    compiled: Compiled
+    rows: pa.Table
+
+    def run(self, name: str) -> UnitRun:
+        """One that does not run yet."""
+        options = UnitOptions(Admission(rows_most=max(TRAIN_ROWS, len(self.rows) - TRAIN_ROWS)))
+        sources = {"rows": as_source(self.rows)}
+        return UnitRun(name, self.spec, self.compiled, sources, {"counts": TableSink()}, options)
+
+
+Backup = tuple[CommitPoint, Mapping[Key, bytes]]
 
 
 def run(options: Options, say: Say) -> Lines:
-    """The figures of each pool."""
-    pools = [size for size in POOLS if not options.only or f"pool-{size}" in options.only]
-    with terminable():
-        runs = 1 if options.quick else options.runs
-        parts: dict[str, Callable[[], Lines]] = {}
-        for number in range(runs):  # by turns
-            for size in pools:
-                parts[f"pool-{size}, {number + 1}"] = partial(_of, size, options.counts if not number else (), say)
-        found = part_by_part(parts, say)
-    weights = [line for line in found if "mb" in line or "error" in line]
-    return weights + [line for size in pools for line in _kills(size, found)]
-
-
-def _kills(size: int, found: Lines) -> Lines:
-    """The medians over all units and runs, and of the last unit of each run."""
-    killed = [line for line in found if line["query"] == f"pool-{size}" and "silences" in line]
-    if not killed:
-        return []
-    silences = [one for line in killed for one in line["silences"]]
-    return [
-        {
-            "query": f"pool-{size}",
-            "units": UNITS,
-            "kind": "takeover",
-            "runs": len(killed),
-            "silence_ms": round(statistics.median(silences)),
-            "first_ms": round(statistics.median(min(line["silences"]) for line in killed)),
-            "last_ms": round(statistics.median(max(line["silences"]) for line in killed)),
-            "given": killed[-1]["given"],
-            "silences": [round(one) for one in silences],
+    """The figures of each part, all of one session."""
+    spark = session("local[1, 3]")
+    try:
+        warm_up(spark)
+        parts = {
+            "cost": partial(_cost, spark, options.quick, say),
+            "takeover": partial(_takeovers, spark, 2 if options.quick else options.runs, say),
         }
-    ]
+        with terminable():
+            return part_by_part({n: p for n, p in parts.items() if not options.only or n in options.only}, say)
+    finally:
+        spark.stop()
 
 
-def _of(size: int, counts: Sequence[int], say: Say) -> Lines:
-    """One cluster, with a pool of this size."""
-    found: Lines = []
-    with cluster(say, pool=size) as town:
-        town.wait_warm()
-        for units in range(UNITS + 1):
-            if units:
-                _deploy(town, units)
-            if units in counts:
-                found += _weighed(town, size, units, say)
-        found.append(_killed(town, size, say))
+def unit(spark: SparkSession, groups: int) -> Unit:
+    """Rows counted by key over an hour: so many keys, and then a train of a hundred rows."""
+    d = Diagram("counting")
+    rows = d.input("rows", "ts TIMESTAMP, k INT", time="ts")
+    rows.aggregate(by="k", over=window("1 hour"), n="count(*)", s="sum(k)", name="counts").output("counts")
+    spec = passes.checked(d.spec)
+    [piece] = cut(spec, local=True)
+    part = part_of(spec, piece)
+    keys = np.arange(groups + TRAIN_ROWS, dtype=np.int32)
+    times = pa.array([START], pa.timestamp("us", "UTC")).take(pa.array([0] * len(keys)))
+    table = pa.table({"ts": times, "k": keys})
+    return Unit(part, compile_unit(part, spark, 1, errors=piece.errors), table)
+
+
+# -- what they cost
+
+
+def _cost(spark: SparkSession, quick: bool, say: Say) -> Lines:
+    found, made = _weighed(0), unit(spark, 0)
+    with ExitStack() as ending:
+        for number in range(1, MOST + 1):
+            lanes = start_one(spark, 1)
+            ending.callback(lanes.stop)
+            image = made.run(f"u{number}")
+            ending.callback(image.close, complete=False)
+            _rehearse(made, image, lanes)
+            if not quick or number in (1, MOST):
+                found += _weighed(number)
+                say(f"{number} queries: {found[-1]['mb']:,.0f} MB, {found[-1]['cores']:.3f} cores")
     return found
 
 
-def _deploy(town: Cluster, number: int) -> None:
-    name = f"d{number}"
-    place = {"packets": "node3", LAST: "node1"}
-    town.client.deploy(aggregate(name), place=place, ha="passive", guarantee="precise", backup={"u1": "node2"})
-    town.wait_protected(name)
+def _rehearse(made: Unit, image: UnitRun, lanes: LaneQuery) -> Query:
+    query = Query(None, made.compiled, image, image.commit, image.scratch, lambda _: lanes)  # type: ignore[arg-type]
+    for _ in range(2):
+        if not query.fit(lanes, FIT_S):
+            raise RuntimeError(f"a rehearsal failed: {lanes.failure()}")
+    return query
 
 
-def _weighed(town: Cluster, size: int, units: int, say: Say) -> Lines:
-    """The processes of node2, by kind."""
+def _weighed(queries: int) -> Lines:
+    """The processes of this session, by kind."""
     time.sleep(SETTLE_S)
-    node = next(node for node in town.status().nodes if node.node == "node2")
-    head = psutil.Process(node.pid)
-    kinds: dict[str, list[psutil.Process]] = {"node": [head], "jvm": [], "workers": []}
-    for child in head.children(recursive=True):
+    here = psutil.Process()
+    kinds: dict[str, list[psutil.Process]] = {"driver": [here], "jvm": [], "workers": []}
+    for child in here.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             kinds["jvm" if child.name() == "java" else "workers"].append(child)
-    meters = {kind: meter([one.pid for one in those]) for kind, those in kinds.items() if kind != "node"}
-    whole = meter([node.pid])
+    pids = {kind: [one.pid for one in those] for kind, those in kinds.items()}
+    meters = {kind: meter(pids[kind]) for kind in kinds}  # each with its descendants
     time.sleep(IDLE_S)
     used = {kind: read() for kind, read in meters.items()}
-    used["jvm"] -= used["workers"]  # which are its children
-    used["node"] = whole() - used["jvm"] - used["workers"]
+    used["driver"], used["jvm"] = used["driver"] - used["jvm"], used["jvm"] - used["workers"]
     found: Lines = []
     for kind, those in kinds.items():
-        line: dict[str, Any] = {"query": f"pool-{size}", "units": units, "kind": kind, "processes": len(those)}
         weights = [_weight(one) for one in those]
+        line: dict[str, Any] = {"query": "cost", "queries": queries, "kind": kind, "processes": len(those)}
         line |= {"mb": round(sum(w[0] for w in weights), 1), "threads": sum(w[1] for w in weights)}
-        line |= {"cores": round(used[kind] / IDLE_S, 4), "ready": node.pool.ready, "images": node.pool.images}
-        found.append(line)
+        found.append(line | {"cores": round(used[kind] / IDLE_S, 4)})
     sums = {name: round(sum(line[name] for line in found), 4) for name in ("processes", "mb", "threads", "cores")}
-    found.append(found[0] | {"kind": "all"} | sums)
-    say(f"pool of {size}, {units} units: {found[-1]['mb']:.0f} MB, {found[-1]['cores']:.3f} cores")
-    return found
+    return [*found, found[0] | {"kind": "all"} | sums]
 
 
 def _weight(process: psutil.Process) -> tuple[float, int]:
@@ -147,32 +169,78 @@ def _weight(process: psutil.Process) -> tuple[float, int]:
         return 0.0, 0
 
 
-def _killed(town: Cluster, size: int, say: Say) -> dict[str, Any]:
-    """Packets come to all units, and their node dies."""
-    client: Client = town.client
-    names = [f"d{number}" for number in range(1, UNITS + 1)]
-    readers = [Reader(client, f"{name}/{LAST}") for name in names]
-    publishers: list[Publisher] = [client.publisher(f"{name}/packets") for name in names]
-    data = packets().faster(ROWS_PER_S)
-    feeds = [Feed(data, [Sender(one)]) for one in publishers]
+# -- takeovers
+
+
+def _takeovers(spark: SparkSession, runs: int, say: Say) -> Lines:
+    found: Lines = []
+    for groups in STATES:
+        made = unit(spark, groups)
+        backup = _image(spark, made) if groups else None
+        took: dict[str, list[float]] = {way: [] for way in WAYS}
+        for number in range(runs):
+            for way in WAYS:
+                took[way].append(_takeover(spark, made, backup, way))
+            say(f"{groups:,} groups, run {number + 1}: {', '.join(f'{w} {t[-1]:.0f} ms' for w, t in took.items())}")
+        base = statistics.median(took[WAYS[0]])
+        for way, times in took.items():
+            middle = statistics.median(times)
+            line = {"query": "takeover", "groups": groups, "way": way, "runs": runs}
+            line |= {"first_train_ms": round(middle, 1), "ratio": round(middle / base, 2)}
+            found.append(line | {"all_ms": [round(one, 1) for one in times]})
+    return found
+
+
+def _image(spark: SparkSession, made: Unit) -> Backup:
+    """What a backup has when all rows but the last train's are committed."""
+    primary, found, there = made.run("primary"), list[Backup](), threading.Event()
+
+    def watch(step: CommitPoint, _: Mapping[Key, bytes]) -> None:
+        if step.rows >= len(made.rows) - TRAIN_ROWS and not found:
+            found.append((step, primary.whole_state()()))
+            there.set()
+
+    primary.watch = watch
+    query = Query(spark, made.compiled, primary, primary.commit, primary.scratch)
     try:
-        for feed in feeds:
-            feed.start()
-        for reader in readers:
-            reader.wait_new(0.0, GOES_ON_S)
-        time.sleep(FED_S)
-        killed = town.kill("node1")
-        for reader in readers:
-            reader.wait_new(killed + 0.5, GOES_ON_S)
-        silences = [silence_ms(reader.arrivals.when, killed) for reader in readers]
+        query.start()
+        primary.start()
+        if not there.wait(FIT_S):
+            raise RuntimeError(f"the primary does not run: {query.failure()}")
     finally:
-        for feed in feeds:
-            feed.abandon()
-        for reader in readers:
-            reader.stop()
-        for one in publishers:
-            with suppress(BorealisError):
-                one.abandon()
-    given = next(node.pool.given for node in town.status().nodes if node.node == "node2")
-    say(f"pool of {size}, {UNITS} units: silence {', '.join(f'{one:.0f}' for one in sorted(silences))} ms")
-    return {"query": f"pool-{size}", "silences": silences, "given": given}
+        query.stop()
+        primary.close(complete=False)
+    return found[0]
+
+
+def _takeover(spark: SparkSession, made: Unit, backup: Backup | None, way: str) -> float:
+    """The milliseconds until the first train of a unit that is taken over."""
+    with ExitStack() as ending:
+        images = [made.run(f"image{number}") for number in range(MOST if way == "of the pool" else 1)]
+        for image in images:
+            ending.callback(image.close, complete=False)
+            if backup is not None:
+                image.load(*backup)
+        image, over = images[0], threading.Event()
+        query = Query(spark, made.compiled, image, image.commit, image.scratch)
+        if way != "started":
+            lanes = start_one(spark, 1)
+            ending.callback(lanes.stop)
+            for one in reversed(images):
+                query = _rehearse(made, one, lanes)
+        ending.callback(query.stop)
+        if way == "its own":
+            query.start()
+            before = image.rehearsals.count
+            image.rehearse()
+            image.rehearsals.wait(before, FIT_S)
+        image.watch = lambda *_: over.set()
+        began = time.perf_counter()
+        if backup is not None:
+            image.resume(backup[0])
+        image.start()
+        if way != "its own":
+            query.start()
+        if not over.wait(FIT_S):
+            raise RuntimeError(f"no train came: {query.failure() or image.manager.failure}")
+        return (time.perf_counter() - began) * 1000

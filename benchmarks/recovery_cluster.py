@@ -134,12 +134,11 @@ def _exposed(status: ClusterStatus, diagram: str | None) -> list[str]:
 
 
 @contextmanager
-def cluster(say: Say, nodes: int = 3, *, faults: bool = False, pool: int | None = None) -> Iterator[Cluster]:
+def cluster(say: Say, nodes: int = 3, *, faults: bool = False) -> Iterator[Cluster]:
     """The cluster, in a home of its own; with `faults`, nodes let themselves be cut off from streams."""
     with tempfile.TemporaryDirectory(prefix="borealis-bench-", ignore_cleanup_errors=True) as home, _at_home(home):
         say(f"starting {nodes} nodes ...")
         up = [*COMMAND, "up", "--nodes", str(nodes), "--port", "0", "--json", *(["--allow-faults"] if faults else [])]
-        up += [] if pool is None else ["--pool", str(pool)]
         done = subprocess.run(up, capture_output=True, text=True, check=False)
         try:
             record = read_record()
