@@ -46,7 +46,7 @@ from .measuring import Lines, Say, meter, part_by_part, terminable
 
 QUERIES = ("cost", "takeover")
 MOST = 8  # queries, and images
-STATES = (0, 100_000)  # groups
+STATES = (100, 100_000)  # groups
 TRAIN_ROWS = 100
 SETTLE_S = 3.0
 IDLE_S = 10.0
@@ -176,7 +176,7 @@ def _takeovers(spark: SparkSession, runs: int, say: Say) -> Lines:
     found: Lines = []
     for groups in STATES:
         made = unit(spark, groups)
-        backup = _image(spark, made) if groups else None
+        backup = _image(spark, made)
         took: dict[str, list[float]] = {way: [] for way in WAYS}
         for number in range(runs):
             for way in WAYS:
@@ -213,14 +213,13 @@ def _image(spark: SparkSession, made: Unit) -> Backup:
     return found[0]
 
 
-def _takeover(spark: SparkSession, made: Unit, backup: Backup | None, way: str) -> float:
+def _takeover(spark: SparkSession, made: Unit, backup: Backup, way: str) -> float:
     """The milliseconds until the first train of a unit that is taken over."""
     with ExitStack() as ending:
         images = [made.run(f"image{number}") for number in range(MOST if way == "of the pool" else 1)]
         for image in images:
             ending.callback(image.close, complete=False)
-            if backup is not None:
-                image.load(*backup)
+            image.load(*backup)
         image, over = images[0], threading.Event()
         query = Query(spark, made.compiled, image, image.commit, image.scratch)
         if way != "started":
@@ -236,8 +235,7 @@ def _takeover(spark: SparkSession, made: Unit, backup: Backup | None, way: str) 
             image.rehearsals.wait(before, FIT_S)
         image.watch = lambda *_: over.set()
         began = time.perf_counter()
-        if backup is not None:
-            image.resume(backup[0])
+        image.resume(backup[0])
         image.start()
         if way != "its own":
             query.start()

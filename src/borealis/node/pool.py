@@ -33,6 +33,7 @@ class QueryPool:
 
     def __init__(self, session: Session, make: Make, size: int = POOL, machine: Machine = HERE) -> None:
         self._session, self._make, self._now = session, make, machine.clock.now
+        self._threads = machine.threads
         self._pool = Pool(size)
         self._queries: dict[int, LaneQuery] = {}  # those of the pool
         self._images: dict[UnitKey, RunningUnit] = {}
@@ -105,8 +106,8 @@ class QueryPool:
             self._pool.cancel(key)
             left = self._asked.pop(key, None)
             self._changed.notify_all()
-        if isinstance(left, LaneQuery):
-            self._end(left)
+        if isinstance(left, LaneQuery):  # Spark takes its time
+            self._threads.start("end-query", lambda: self._end(left))
 
     def status(self) -> PoolStatus:
         with self._changed:

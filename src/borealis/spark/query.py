@@ -26,6 +26,8 @@ from borealis.trains.unit import UnitRun
 COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
+LOOK_S = 0.2  # between looks whether a rehearsal can still come
+
 Get = Callable[[int], LaneQuery]  # a started query with so many lanes
 
 
@@ -83,12 +85,15 @@ class Query:
 
     def fit(self, lanes: LaneQuery, seconds: float) -> bool:
         """Rehearse once in lanes that may have to run its trains; says whether these are as good as before."""
-        before = self.trains.rehearsals.count
+        rehearsals, now = self.trains.rehearsals, self.trains.machine.clock.now
+        before, until = rehearsals.count, now() + seconds
         if not lanes.dress(self.trains, self._commit, self.scratch, fitting=True):
             return False
         self.trains.rehearse()
-        self.trains.rehearsals.wait(before, seconds)
-        return lanes.undress(seconds) and self.trains.rehearsals.count > before
+        while rehearsals.count == before and now() < until and not self._stopped and lanes.failure() is None:
+            rehearsals.wait(before, LOOK_S)
+        idle = lanes.undress(max(LOOK_S, until - now()))
+        return idle and lanes.failure() is None and (rehearsals.count > before or self._stopped)
 
     def _run_in_batches(self) -> None:
         self._loan = lend(self.spark, self.scratch)
