@@ -77,7 +77,7 @@ class Unit:
         """One that does not run yet."""
         options = UnitOptions(Admission(rows_most=max(TRAIN_ROWS, len(self.rows) - TRAIN_ROWS)))
         sources = {"rows": as_source(self.rows)}
-        return UnitRun(name, self.spec, self.compiled, sources, {"counts": TableSink()}, options)
+        return UnitRun(name, self.spec, self.compiled, sources, {"counts": TableSink(), "even": TableSink()}, options)
 
 
 Backup = tuple[CommitPoint, Mapping[Key, bytes]]
@@ -99,9 +99,13 @@ def run(options: Options, say: Say) -> Lines:
 
 
 def unit(spark: SparkSession, groups: int) -> Unit:
-    """Rows counted by key over an hour: so many keys, and then a train of a hundred rows."""
+    """Rows counted by key over an hour: so many keys, and then a train of a hundred rows.
+
+    They are given as they come, too, so that no train waits for company.
+    """
     d = Diagram("counting")
     rows = d.input("rows", "ts TIMESTAMP, k INT", time="ts")
+    rows.filter("k % 2 = 0", name="even").output("even")
     rows.aggregate(by="k", over=window("1 hour"), n="count(*)", s="sum(k)", name="counts").output("counts")
     spec = passes.checked(d.spec)
     [piece] = cut(spec, local=True)

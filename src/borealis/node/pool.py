@@ -182,15 +182,22 @@ class QueryPool:
     def _fit(self, work: Fit) -> None:
         with self._changed:
             query, unit = self._queries[work.number], self._images.get(work.image)
-        well = unit is None or not unit.image or unit.query.fit(query, FIT_S)
+        well = unit is None or not unit.image or self._rehearsed(unit, query)
         with self._changed:
             if well:
                 self._hand(self._pool.fitted(work.number, work.image, self._now()))
                 return
             del self._queries[work.number]
             self._hand(self._pool.died(work.number, self._now(), work.image))
-        log.warning("a query of the pool ends: it could not rehearse %s: %s", called(*work.image), query.failure())
+        log.warning("a query of the pool ends: it could not rehearse %s", called(*work.image))
         self._end(query)
+
+    def _rehearsed(self, unit: RunningUnit, query: LaneQuery) -> bool:
+        try:
+            return unit.query.fit(query, FIT_S)
+        except Exception as error:  # its unit may be gone, or Spark
+            log.warning("%s cannot be rehearsed: %s", unit.title, error)
+            return False
 
     def _hand(self, given: Given) -> None:
         """With the lock."""
@@ -206,7 +213,7 @@ class QueryPool:
         with self._changed:
             there = {number: self._queries[number] for number in self._pool.numbers()}
         for number, query in there.items():
-            if (failure := query.failure()) is None:
+            if (failure := _failure_of(query)) is None:
                 continue
             with self._changed:
                 if self._queries.get(number) is not query:  # given meanwhile: its unit will see to it
@@ -219,3 +226,10 @@ class QueryPool:
     def _end(self, query: LaneQuery) -> None:
         with suppress(Exception):  # its JVM may be gone
             query.stop()
+
+
+def _failure_of(query: LaneQuery) -> BaseException | None:
+    try:
+        return query.failure()
+    except Exception as error:  # Spark cannot say
+        return error

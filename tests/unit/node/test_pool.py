@@ -56,7 +56,7 @@ class Spark:
 class Image:
     """A unit that stands by; it takes note of what tried it on."""
 
-    image = True
+    image, title = True, "unit d.a"
 
     def __init__(self, key: tuple[str, str], reads: tuple[str, ...] = (), gives: tuple[str, ...] = ()) -> None:
         self.key, self.piece = key, SimpleNamespace(reads=reads, gives=gives)
@@ -65,9 +65,12 @@ class Image:
         self.query = self
         self.tried: list[object] = []
         self.fits = True
+        self.error: BorealisError | None = None
 
     def fit(self, query: object, _: float) -> bool:
         self.tried.append(query)
+        if self.error is not None:
+            raise self.error
         return self.fits
 
 
@@ -178,9 +181,10 @@ def test_a_query_that_dies_in_the_pool_is_replaced(pool: QueryPool, spark: Spark
     assert pool.take(A, 1) is spark.made[1]
 
 
-def test_a_query_that_cannot_rehearse_is_replaced(pool: QueryPool, spark: Spark) -> None:
+@pytest.mark.parametrize("error", [None, TrainError("its files are gone")])
+def test_a_query_that_cannot_rehearse_is_replaced(pool: QueryPool, spark: Spark, error: BorealisError | None) -> None:
     image: Any = Image(A)
-    image.fits = False
+    image.fits, image.error = False, error
     pool.add(image)
     eventually(lambda: spark.made and hasattr(spark.made[0], "stopped"))
     assert spark.made[0].stopped.wait(10)
