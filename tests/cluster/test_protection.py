@@ -29,6 +29,9 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
     how = ["--ha", "passive", "--guarantee", "precise", "--misses", "5"]
     city.run("deploy", str(city.diagram("guarded")), *how, *places)
     wait_for(lambda: is_protected(city, "guarded"), "protection")
+    backup = unit(city, "guarded", "u1")["protection"]["backup"]
+    pool = wait_for(lambda: (p := city.node(backup)["pool"])["ready"] and p, "a query that waits for what may come")
+    assert pool["images"] >= 1
     out, sent = city.root / "guarded.jsonl", city.root / "guarded.log"
     tail = city.start("tail", "guarded/per_source", "--from", "oldest", "--json", out=out)
     sending = city.start("send", "guarded/packets", str(file), "--rate", "3000", "--end", out=sent)
@@ -39,6 +42,8 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
     assert seen(json_lines(out)) == expected(file)
     taken = wait_for(lambda: unit(city, "guarded", "u1")["protection"]["last_takeover"], "a takeover in the status")
     assert (taken["incarnation"] >= 2, taken["primary"]) == (True, "node1")
+    now = city.node(backup)["pool"]
+    assert (now["given"] > pool["given"], now["missed"]) == (True, pool["missed"]), "it was not taken from the pool"
     wait_for(lambda: unit(city, "guarded", "u1")["rows_in"] == ROWS, "also those that the dead one had read count")
     assert "took over from node1" in city.run("status")
     healed = city.run("up", "--nodes", "3")

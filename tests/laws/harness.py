@@ -33,7 +33,7 @@ from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, packed
-from borealis.spark.lanes import Lanes, LaneTimings
+from borealis.spark.lanes import Dress, Lanes, LaneTimings
 from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
@@ -301,7 +301,8 @@ def _drive(
 
 def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | None) -> None:
     """The same in lanes: tasks die half-way, come again, say what they have said before, and leases end."""
-    lanes = Lanes(run, run.commit, run.compiled.program.buckets, timings=LaneTimings(turn_s=0.0))
+    lanes = Lanes(run.compiled.program.buckets, timings=LaneTimings(turn_s=0.0))
+    lanes.dress(Dress(run, run.commit))
     said: dict[int, tuple[dict[str, Any], list[Any]]] = {}  # by bucket: what its task says next
     keepers: dict[int, tuple[int, Cache[Any]]] = {}  # by bucket: the attempt that keeps its lane, and in which worker
     lease = 0

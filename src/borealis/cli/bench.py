@@ -30,7 +30,7 @@ def bench(
         str,
         Argument(
             help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected,"
-            " cluster or io"
+            " cluster, pool or io"
         ),
     ] = "engine",
     json: Json = False,
@@ -62,6 +62,7 @@ def bench(
     checkpoints when to checkpoint, and what that costs; in simulated clusters
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
     cluster   3 to 20 simulated servers: where backups are, and what is checkpointed when
+    pool      what started queries cost that wait for a takeover, and how fast one is
     io        from Kafka to Kafka, and into PostgreSQL
     """
     module = find(experiment)

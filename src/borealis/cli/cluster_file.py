@@ -77,6 +77,7 @@ class ClusterFile(_Checked):
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
     storage: str | None = None  # a URI: where units and catalog are kept
+    pool: int | None = Field(default=None, ge=0, le=64)  # started queries each node keeps for units it may take over
     allow_faults: bool = False  # `borealis cut` may cut its nodes off from streams
 
     @property

@@ -134,6 +134,8 @@ def _cluster(options: UpOptions) -> ClusterFile:
         cluster = cluster.model_copy(update={"storage": options.storage})
     if cluster.storage is not None:
         cluster = cluster.model_copy(update={"storage": placed(cluster.storage)})
+    if options.pool is not None:
+        cluster = cluster.model_copy(update={"pool": options.pool})
     if options.allow_faults:
         cluster = cluster.model_copy(update={"allow_faults": True})
     return cluster
@@ -167,6 +169,7 @@ def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:
             cores=node.cores,
             data=str(node.data or data / node.name),
             storage=cluster.storage,
+            pool=cluster.pool,
             allow_faults=cluster.allow_faults or None,
             **guard,
         )

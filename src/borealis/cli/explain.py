@@ -141,6 +141,7 @@ def _unit(spec: Spec, piece: Piece, spark: Any, load: Load) -> dict[str, Any]:
         "class": classes.kind,
         "runs": "in a lane" if compiled.one_level else "in micro-batches",
         "hinders": compiled.hinders or "",
+        "backup": "image" if compiled.one_level else "query",  # what one keeps that does not run in parallel
         "inputs": [
             {
                 "name": one.name,
@@ -208,6 +209,7 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
     ]
     for unit in facts["units"]:
         why = f": {unit['hinders']}" if unit["hinders"] else ""
+        why += "; a backup keeps a started query of its own" if unit["backup"] == "query" else ""
         tree = Tree(
             Text.assemble("unit ", (unit["unit"], "bold"), " runs ", (unit["runs"], "green"), why), guide_style="dim"
         )

@@ -11,7 +11,17 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from borealis.cli.options import AllowFaults, Coordinator, Host, Master, SecurityOptions, StorageUri, arguments, pairs
+from borealis.cli.options import (
+    AllowFaults,
+    Coordinator,
+    Host,
+    Master,
+    PoolSize,
+    SecurityOptions,
+    StorageUri,
+    arguments,
+    pairs,
+)
 from borealis.cli.processes import join
 from borealis.client.cluster_config import TOKEN, find, home, make_folder, read_token
 from borealis.errors import ClusterError
@@ -34,6 +44,7 @@ def node(
     cores: Annotated[int | None, Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
     conf: Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="A setting for Spark.")] = None,
     storage: StorageUri = None,
+    pool: PoolSize = None,
     allow_faults: AllowFaults = False,
     *,
     protection: SecurityOptions,
@@ -66,7 +77,7 @@ def node(
     name = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     at = to.url if to.tls else to.address
     common: dict[str, Any] = {"host": host, "port": port, "announce": announce, "http_port": http_port}
-    common |= {"master": master, "cores": cores, "data": data, "allow_faults": allow_faults or None}
+    common |= {"master": master, "cores": cores, "data": data, "pool": pool, "allow_faults": allow_faults or None}
     common |= {"storage": storage}
     join(to.host, to.port, name, arguments("node", name=name, coordinator=at, **common, conf=conf, **vars(protection)))
     from borealis.node.process import NodeOptions, serve

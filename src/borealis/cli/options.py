@@ -100,6 +100,17 @@ AllowFaults = Annotated[
     bool, Option("--allow-faults", help="Let 'borealis cut' cut nodes off from streams, to try what happens.")
 ]
 
+PoolSize = Annotated[
+    int | None,
+    Option(
+        "--pool",
+        min=0,
+        max=64,
+        metavar="N",
+        help="Started queries each node keeps for units it may take over; 1 if left out.",
+    ),
+]
+
 
 def arguments(command: str, **options: Any) -> list[str]:
     """`borealis COMMAND ...` with these options, wherever that is typed; those that are None are left out.

@@ -79,7 +79,7 @@ def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
         if fold:
             parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(guarded)) if line]
         else:
-            parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
+            parts += [Text(_why_batches(unit), "dim") for unit in units if unit.hinders]
             parts += [_streams(streams)] if streams else []
             parts += [protection_table(guarded)] if guarded else []
             parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in guarded if one.last_takeover]
@@ -207,13 +207,13 @@ def instability_words(seen: views.Instability) -> str:
 def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
     guarded = any(node.recovery_ms is not None for node in nodes)
     more = ("recovery",) if guarded else ()
-    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", *more, "pid")
-    table = FittingTable(
-        left, right, ("master", "address", "pid", "cores", "busy", *more, "units", "Spark"), plain=plain
-    )
+    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", *more, "pool", "pid")
+    spare = ("master", "address", "pid", "pool", "cores", "busy", *more, "units", "Spark")
+    table = FittingTable(left, right, spare, plain=plain)
     for node in nodes:
         recovery = "-" if node.recovery_ms is None else f"~ {span(1000 * node.recovery_ms)}"
-        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %", *([recovery] if guarded else ()))
+        pool = f"{node.pool.ready} for {node.pool.images}" if node.pool.images or node.pool.ready else "-"
+        figures = str(node.cores), str(node.units), f"{100 * node.busy:.0f} %", *([recovery] if guarded else ()), pool
         table.add_row(
             node.node,
             _state(node.state),
@@ -243,6 +243,11 @@ def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
         where = f"{unit.node} > {unit.moving_to}" if unit.moving_to else unit.node
         table.add_row(unit.unit, where, _state(unit.state), *(figures if unit.measured else "-" * len(figures)))
     return table
+
+
+def _why_batches(unit: views.UnitView) -> str:
+    own = "; its backup keeps a started query of its own" if unit.protection and unit.protection.backup else ""
+    return f"{unit.unit} runs {unit.runs}: {unit.hinders}{own}"
 
 
 def _streams(streams: list[views.StreamView]) -> FittingTable:

@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Option
 
 from borealis.cli import processes
-from borealis.cli.options import AllowFaults, Json, StorageUri
+from borealis.cli.options import AllowFaults, Json, PoolSize, StorageUri
 from borealis.cli.screen import console, grid, plural
 from borealis.cli.starting import ASK_EVERY_S, COORDINATOR, only_one, start_again, start_parts
 from borealis.client.cluster_config import (
@@ -58,6 +58,7 @@ class UpOptions:
         Path | None, Option(metavar="FILE", help="Protect the cluster with the token in this file.")
     ] = None
     storage: StorageUri = None
+    pool: PoolSize = None
     allow_faults: AllowFaults = False
     wait: Annotated[float, Option(min=1, help="Seconds until all must be ready.")] = 180
     json: Json = False

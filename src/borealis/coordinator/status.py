@@ -183,7 +183,7 @@ def status_view(
         streams=streams_view(cluster),
         unprotected=unprotected(cluster),
         instability=instability or views.Instability(),
-        troubles=[*troubles, *_disks(cluster)],
+        troubles=[*troubles, *_disks(cluster), *_pools(cluster)],
     )
 
 
@@ -198,6 +198,16 @@ def _disks(cluster: Cluster) -> list[views.TroubleView]:
                     views.TroubleView(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}")
                 )
     return found
+
+
+def _pools(cluster: Cluster) -> list[views.TroubleView]:
+    """Nodes that cannot start a query for what they may have to take over."""
+    pools = {member.name: member.status.pool for member in cluster.members.alive()}
+    return [
+        views.TroubleView(node=name, why=f"no query for its pool: {pool.trouble}")
+        for name, pool in pools.items()
+        if pool.trouble
+    ]
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from borealis.compile.lowering import to_arrow
@@ -13,7 +14,8 @@ from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
 from borealis.machine import HERE, Machine
 from borealis.node.feeds import AckSender, Routes, StreamFeed
-from borealis.node.running import RunningEntry, RunningUnit
+from borealis.node.pool import QueryPool
+from borealis.node.running import RunningEntry, RunningUnit, UnitKey
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
@@ -36,7 +38,7 @@ class Builder:
     routes: Routes
     peers: Peers
     acks: AckSender
-    query_type: type[Query] = Query  # what runs a unit's trains
+    pool: QueryPool  # where units get their queries
     limits: QueueLimits = field(default_factory=QueueLimits)  # but for what the diagram says
     machine: Machine = HERE
 
@@ -78,9 +80,9 @@ class Builder:
             )
         return self.data / "entries" / order.diagram / one.name
 
-    def query(self, run: UnitRun) -> Query:
+    def query(self, key: UnitKey, run: UnitRun) -> Query:
         """What runs its trains; another one if that died."""
-        return self.query_type(self.session.get(), run.compiled, run, run.commit, run.scratch)
+        return Query(self.session.get(), run.compiled, run, run.commit, run.scratch, partial(self.pool.take, key))
 
     def unit(self, order: UnitOrder) -> RunningUnit:
         """A unit from its feeds to its queues: from nothing, or from where the node `take_over` freezes it for this."""
@@ -139,6 +141,7 @@ class Builder:
             machine=self.machine,
         )
         retained = [CommitPoint.from_json(step) for step in handover.header.get("retained", ())] if handover else []
+        query = self.query((order.diagram, order.unit), run)
         return RunningUnit(
-            order, piece, queues, run, self.query(run), feeds=feeds, retained_points=retained, machine=self.machine
+            order, piece, queues, run, query, feeds=feeds, retained_points=retained, machine=self.machine
         )

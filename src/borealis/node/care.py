@@ -45,6 +45,8 @@ class Care:
 
     def warm(self, unit: RunningUnit) -> None:
         """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
+        if unit.image:
+            return self._node.pool.warm(unit, self._timings.warm_s)
         until = self._clock.now() + self._timings.warm_s
         while unit.run.rehearsals.count < WARM_REHEARSALS and self._clock.now() < until and not self._stopped.is_set():
             if unit.query.failure() is not None or unit.started:
@@ -65,7 +67,7 @@ class Care:
         key = (unit.order.diagram, unit.order.unit)
         try:
             unit.query.stop()
-            fresh = self._builder.query(unit.run)
+            fresh = self._builder.query(key, unit.run)
             with self._node.ordering:
                 if self._node.units.get(key) is not unit:
                     return
@@ -93,7 +95,7 @@ class Care:
                 _try(partial(self._thaw_forgotten, unit))
                 if seldom:
                     _try(partial(self._restart, unit))
-                    if unit.standby and not unit.started:
+                    if unit.standby and not unit.started and not unit.image:
                         _try(unit.rehearse)
 
     def _thaw_forgotten(self, unit: RunningUnit) -> None:

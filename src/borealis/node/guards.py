@@ -15,7 +15,7 @@ from borealis.message import Message
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
-from borealis.node.running import RunningEntry, UnitKey
+from borealis.node.running import RunningEntry, RunningUnit, UnitKey
 from borealis.node.standby import Standby
 from borealis.node.stored import History, Stored
 from borealis.node.turns import NodeTurns
@@ -26,7 +26,6 @@ from borealis.wire.messages import Claim, Claimed, Done, Forget, Further, Guard,
 
 if TYPE_CHECKING:
     from borealis.node.node import Node
-    from borealis.node.running import RunningUnit
 
 TIMINGS = GuardTimings()
 RESTORE = "its storage is damaged, or of another version: deploy the diagram again, with --replace"
@@ -190,6 +189,8 @@ class Guards:
             if claimed is None and not dead.certain:
                 self.machine.clock.sleep(TIMINGS.claim_s)
                 continue
+            granted = [s.unit for n, s in enumerate(mine) if claimed is None or claimed[n].granted]
+            self._node.pool.reserve([unit for unit in granted if isinstance(unit, RunningUnit)])
             for number, standby in enumerate(mine):
                 if claimed is not None and not claimed[number].granted:
                     log.warning("not ours to take over: %s", claims[number])
@@ -211,13 +212,19 @@ class Guards:
                 self.machine.clock.sleep(TIMINGS.claim_s)
 
     def _take_over(self, standby: Standby, dead: Detector | None) -> None:
+        unit = standby.unit
+        image = unit if isinstance(unit, RunningUnit) and unit.image else None
         try:
             takeover = standby.take_over(dead, partial(self._become, standby.unit))
             if takeover is None:
+                if image is not None:
+                    self._node.pool.unreserve(image)
                 return
-            primary = self.primaries[standby.unit.key]
+            primary = self.primaries[unit.key]
             primary.takeovers.append(takeover)
             primary.start()
+            if image is not None:
+                self._launch(image)
             self.news()
             log.warning(
                 "%s was taken over from %s: incarnation %d, after %.0f ms of silence",
@@ -230,6 +237,15 @@ class Guards:
             # dropped, so that the coordinator sees that no node has it
             log.exception("%s could not be taken over: %s", standby.unit.title, error)
             self._node.drop_unit(standby.unit)
+
+    def _launch(self, unit: RunningUnit) -> None:
+        """Have a query run its trains; if there is none, that is tried again, as after the death of one."""
+        try:
+            unit.launch()
+            if unit.ended:
+                self._node.pool.drop(unit.key)
+        except Exception as error:
+            log.warning("%s has no query yet: %s", unit.title, error)
 
     def _become(self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]) -> bool:
         """A unit that stood by is a primary from now on, before it runs its first train as one."""

@@ -39,6 +39,11 @@ COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Iterable[tuple[Se
 FIGURES: tuple[tuple[str, type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[Any], float]], ...] = (
     ("node", GAUGE, "spark_ready", "1 when this node's Spark session is ready", lambda now: now.spark == "ready"),
     ("node", GAUGE, "node_start_time_seconds", "When this node started, in Unix time", lambda now: now.started),
+    ("node", GAUGE, "pool_size", "Started queries it shall keep for units it may take over", lambda now: now.pool.size),
+    ("node", GAUGE, "pool_ready", "Started queries that wait for a unit", lambda now: now.pool.ready),
+    ("node", COUNTER, "pool_given", "Queries that units were given", lambda now: now.pool.given),
+    ("node", COUNTER, "pool_missed", "Takeovers that found no query ready", lambda now: now.pool.missed),
+    ("node", GAUGE, "images", "Units it may take over that have no query", lambda now: now.pool.images),
     ("unit", GAUGE, "unit_running", "1 when the unit runs", lambda unit: unit.state == "running"),
     ("unit", COUNTER, "unit_trains", "Trains committed", lambda unit: unit.trains),
     ("unit", COUNTER, "unit_tuples_in", "Tuples in committed trains", lambda unit: unit.rows_in),

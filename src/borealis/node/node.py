@@ -22,11 +22,12 @@ from borealis.node.building import Builder
 from borealis.node.care import Care, CareTimings
 from borealis.node.feeds import AckSender, Routes
 from borealis.node.guards import Claiming, Guards
+from borealis.node.pool import POOL, Make, QueryPool
 from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
 from borealis.node.stored import History, Stored
-from borealis.spark.query import Query
+from borealis.spark.lane_query import LaneQuery
 from borealis.storage import Storage
 from borealis.streams.queue import OutputQueue, QueueLimits, StandbyError
 from borealis.streams.status import QueueStatus
@@ -79,7 +80,8 @@ class Node:
         claim: Claiming = lambda _: None,
         master: str = "",
         cores: int = 0,
-        query: type[Query] = Query,
+        pool: int = POOL,
+        query: Make = LaneQuery,
         care: CareTimings | None = None,
         peers: Peers | None = None,
         session: Session | None = None,
@@ -106,7 +108,8 @@ class Node:
         self.peers = peers or Peers(security, machine=machine)
         self.routes = Routes(self.queues.get, ask, machine, here=lambda: self.address)
         self.acks = AckSender(self.routes, self.peers, machine=machine)
-        parts = (self.session, self.routes, self.peers, self.acks, query, limits or QueueLimits(), machine)
+        self.pool = QueryPool(self.session, query, pool, machine)
+        parts = (self.session, self.routes, self.peers, self.acks, self.pool, limits or QueueLimits(), machine)
         self._builder = Builder(name, data, *parts)
         self.guards = Guards(self, claim)
         self.warm = False
@@ -178,6 +181,7 @@ class Node:
             entries=[self._unit_status(entry) for entry in entries],
             logs=[status for entry in entries if (status := entry.entry.log.status()) is not None],
             started=self.started,
+            pool=self.pool.status(),
         )
 
     def _unit_status(self, unit: RunningUnit | RunningEntry) -> UnitStatus:
@@ -334,6 +338,8 @@ class Node:
         with self.ordering:
             self._put(unit)
             self.served.standby_queues |= {queue.stream: queue for queue in unit.queues.values()}
+        if isinstance(unit, RunningUnit) and unit.image:
+            self.pool.add(unit)
         unit.launch()
         self.guards.start_standby(unit, guard)
         if warm and isinstance(unit, RunningUnit):
@@ -456,6 +462,7 @@ class Node:
     def _remove(self, key: UnitKey, moved_to: str | None = None) -> Running | None:
         unit = self.units.pop(key, None) or self.entries.pop(key, None)
         self.guards.drop(key)
+        self.pool.drop(key)
         if unit is None:
             return None
         for feed in unit.feeds.values():  # first: under its name another may read elsewhere
@@ -486,6 +493,7 @@ class Node:
                 self._remove(key)
             for key in list(self.entries):
                 self._remove(key)
+        self.pool.close()
         for ending in self._ending:
             ending.join(self._timings.freeze_s)
         self.acks.stop()

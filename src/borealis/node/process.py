@@ -52,6 +52,7 @@ class NodeOptions:
     cores: int | None = None
     security: Security | None = None
     settings: dict[str, str] = field(default_factory=dict)  # Spark's
+    pool: int | None = None  # started queries it keeps for units it may take over; None: as a node has it
     allow_faults: bool = False  # `borealis cut` may cut it off from streams
 
 
@@ -89,6 +90,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
     from borealis.node.heartbeats import Heartbeats
     from borealis.node.metrics import MetricsServer
     from borealis.node.node import Node
+    from borealis.node.pool import POOL
     from borealis.storage import storage_at
     from borealis.wire.server import WireServer
 
@@ -102,6 +104,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
         claim=coordinator.claim if coordinator else lambda _: None,
         master=master,
         cores=options.cores or (1 if options.master is None else 0),
+        pool=POOL if options.pool is None else options.pool,
         allow_faults=options.allow_faults,
         storage=storage_at(options.storage) if options.storage else None,
     )

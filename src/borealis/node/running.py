@@ -178,8 +178,15 @@ class RunningUnit(Running):
 
     def launch(self) -> None:
         """Have Spark ready for its trains."""
-        if not self.ended:
+        if not self.ended and not self.image:
             self.query.start()
+
+    @property
+    def image(self) -> bool:
+        """Whether this is a backup that computes nothing: it needs no query of its own before it takes over."""
+        guard = self.order.guard
+        waits = self.standby and not self.started and guard is not None and guard.approach not in PARALLEL
+        return waits and self.run.compiled.one_level
 
     # -- for its guard
 

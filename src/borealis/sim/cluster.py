@@ -28,7 +28,7 @@ from borealis.sim.kernel import Kernel, Process
 from borealis.sim.network import Delays, SimNetwork, Wires, address_of
 from borealis.sim.plan import COORDINATOR, STORAGE, Weather
 from borealis.sim.programs import Programs, SimSession
-from borealis.sim.query import SimQuery
+from borealis.sim.query import SimLaneQuery
 from borealis.spark.worker import forget
 from borealis.storage import Storage
 from borealis.streams.queue import QueueLimits
@@ -190,7 +190,7 @@ class NodeHost(Host):
                 ask=coordinator.find,
                 claim=coordinator.claim,
                 cores=2,
-                query=partial(SimQuery, process, self._chance, *self._costs_s),  # type: ignore[arg-type]
+                query=partial(SimLaneQuery, process, self._chance, *self._costs_s),
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
                 limits=self._limits,

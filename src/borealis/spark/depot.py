@@ -135,7 +135,7 @@ class Loan:
     def open_lanes(self, turn: Turn) -> Lane:
         """Let executors take turns; says what they must know to do so."""
         self.depot._lanes[self.token] = turn
-        where: Lane = {"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"}
+        where: Lane = {"lane": f"{self.root}/lane"}
         return self._outward(where)
 
     def for_remote(self, train: TrainHeader) -> TrainHeader:

@@ -28,7 +28,7 @@ Ask = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[pa.Buffer
 def keep_lane(where: Lane, lease: int, bucket: int) -> None:
     """Run train after train, until the lease is over."""
     settle()
-    if is_remote(where["program"]):
+    if is_remote(where["lane"]):
         check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return

@@ -4,6 +4,9 @@ A unit whose program has one level needs nothing of Spark but a process on some 
 stays in the source's `read`: it takes *turns* with the node, each of which hands over what came of the last train and
 is answered with the next one. There is one lane for each bucket; a train is committed when all of them have answered.
 
+Lanes need no unit to be kept: a task that has come waits until they are *dressed* as one, and learns which it is from
+the header of its first train. So a query can be started, and its processes warm, long before it is known what for.
+
 A turn is taken in the thread that serves the task, and so is the commit: between a result and the next train there is
 no hand-over from thread to thread. A result counts only if it comes from the holder of the present lease, in the
 attempt that was last to begin; a task that comes instead of one that died finds the same train waiting.
@@ -43,20 +46,24 @@ class LaneTimings:
     pause_s: float = 0.02  # before the next question, where there was nothing
 
 
+@dataclass(frozen=True)
+class Dress:
+    """A unit, as lanes run its trains. `outward` makes a train's header fit for executors elsewhere."""
+
+    trains: UnitRun
+    commit: Callable[[Arrived], None]
+    outward: Callable[[TrainHeader], TrainHeader] | None = None
+    fitting: bool = False  # it is put on to rehearse, and taken off again
+
+    def outside(self, header: TrainHeader) -> TrainHeader:
+        return header if self.outward is None else self.outward(header)
+
+
 class Lanes:
     """Hands trains to tasks and takes what comes of them. Safe to use from threads."""
 
-    def __init__(
-        self,
-        trains: UnitRun,
-        commit: Callable[[Arrived], None],
-        buckets: int,
-        outward: Callable[[TrainHeader], TrainHeader] | None = None,
-        *,
-        timings: LaneTimings | None = None,
-        machine: Machine = HERE,
-    ) -> None:
-        self._trains, self._commit, self._buckets, self._outward = trains, commit, buckets, outward
+    def __init__(self, buckets: int, *, timings: LaneTimings | None = None, machine: Machine = HERE) -> None:
+        self._buckets = buckets
         timings = timings or LaneTimings()
         self._lease_s, self._turn_s, self._pause_s = timings.lease_s, timings.turn_s, timings.pause_s
         self._now = machine.clock.now
@@ -69,7 +76,10 @@ class Lanes:
         self._holders: dict[int, int] = {}  # by bucket: whose answers count
         self._attempts = 0
         self._stands: dict[tuple[int, str], tuple[int, int]] = {}  # by attempt and log: the state that its task holds
+        self._dress: Dress | None = None
+        self._alone = True  # tasks hold nothing of units that were taken off
         self._number: int | None = None  # the train that is under way
+        self._of: Dress | None = None  # whose it is
         self._header: TrainHeader | None = None
         self._from: Standing = ("", 0, 0)  # the state that it starts from
         self._message: Message | None = None
@@ -93,8 +103,33 @@ class Lanes:
         """No train is handed out any more; the holder of the lease is answered so."""
         with self._changed:
             self._closed = self._ended = True
+            dress = self._dress
             self._changed.notify_all()
-        self._trains.nudge()
+        if dress is not None:
+            dress.trains.nudge()
+
+    # -- which unit
+
+    def dress(self, dress: Dress) -> bool:
+        """Run the trains of this unit from now on; says whether that is possible: the query may have died."""
+        with self._changed:
+            if self._closed or self.failure is not None or self._dress is not None:
+                return False
+            self._dress = dress
+            self._changed.notify_all()
+            return True
+
+    def undress(self, seconds: float) -> bool:
+        """Run no more trains of the unit; says whether none is under way at the end of this time."""
+        with self._changed:
+            dress, self._dress = self._dress, None
+            self._alone = False
+        until = self._now() + seconds
+        while not self.wait_idle(self._pause_s):
+            if dress is None or self._now() > until:
+                return False
+            dress.trains.nudge()  # again: it is heard by who waits already
+        return True
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no train is under way; says whether that is so."""
@@ -144,15 +179,17 @@ class Lanes:
             if bucket in self._answers:  # it came twice
                 return
             assert self._header is not None
+            assert self._of is not None
+            dress = self._of
             log, train, loads = self._from
             self._stands[attempt, log] = (train if "rehearsal" in self._header else train + 1, loads)
-            self._answers[bucket] = packets_of(index, buffers, None if self._outward else self._header["results"])
+            self._answers[bucket] = packets_of(index, buffers, None if dress.outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return
             header, answers = self._header, [p for b in sorted(self._answers) for p in self._answers[b]]
             self._busy = True
         try:
-            self._commit(Arrived(train=header, packets=answers))
+            dress.commit(Arrived(train=header, packets=answers))
         except BaseException as error:
             self._fail(error)
         finally:
@@ -169,10 +206,11 @@ class Lanes:
                     return {OVER: True}, []
                 if self._number is not None and mine[1] not in self._answers:
                     assert self._message is not None
+                    assert self._of is not None
                     head, buffers = self._message
                     train, (log, *stands) = head[TRAIN], self._from
                     if train["manifest"] is None and self._stands.get((mine[2], log)) != tuple(stands):
-                        train = self._outside(train | {"manifest": self._trains.manifest(self._number)})
+                        train = self._of.outside(train | {"manifest": self._of.trains.manifest(self._number)})
                     return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
                 if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
@@ -180,33 +218,37 @@ class Lanes:
                     self._changed.wait(max(0.0, until - self._now()))
                     looked = True
                     continue
-                age = self._now() - self._given
-                if age > 2 * self._lease_s:
+                age, dress = self._now() - self._given, self._dress
+                if age > 2 * self._lease_s or (dress is None and (age > self._lease_s or self._worn)):
                     self._ended = True
                     self._changed.notify_all()
                     continue
+                if dress is None:
+                    self._changed.wait(max(0.0, until - self._now()))
+                    looked = True
+                    continue
                 self._busy = True
-            if not self._fetch(until, may_end=age > self._lease_s):
+            if not self._fetch(dress, until, may_end=age > self._lease_s):
                 # an input that has failed says at once that there is nothing: do not ask all the time
                 with self._changed:
                     self._changed.wait_for(lambda: not self._holds(mine), min(self._pause_s, self._turn_s))
             looked = True
 
-    def _outside(self, header: TrainHeader) -> TrainHeader:
-        return header if self._outward is None else self._outward(header)
-
-    def _fetch(self, until: float, *, may_end: bool) -> bool:
+    def _fetch(self, dress: Dress, until: float, *, may_end: bool) -> bool:
         """Get the next train; whether there is one."""
+        trains = dress.trains
         number, header, message, stands = None, None, None, ("", 0, 0)
         try:
             wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
-            number = self._trains.next_train(self._trains.committed(), wait, forks=True)
+            number = trains.next_train(trains.committed(), wait, forks=True)
             if number is not None:
-                stands = self._trains.standing(number)
-                header = self._trains.plan(number, inline=True)
+                stands = trains.standing(number)
+                header = trains.plan(number, inline=True)
                 if number < 0:  # a rehearsal: what it starts from may change meanwhile
-                    header["manifest"] = self._trains.manifest(number)
-                outside = self._outside(header)
+                    header["manifest"] = trains.manifest(number)
+                if not (self._alone or dress.fitting):
+                    header["alone"] = self._alone = True
+                outside = dress.outside(header)
                 inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
                 message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
         except BaseException as error:
@@ -216,6 +258,7 @@ class Lanes:
             with self._changed:
                 self._busy = False
                 self._number, self._header, self._message, self._from = number, header, message, stands
+                self._of = dress
                 if number is None and may_end:
                     self._ended = True
                 self._changed.notify_all()

@@ -52,8 +52,7 @@ def frame_of(compiled: Compiled, source: DataFrame) -> DataFrame:
 
 def level_schema(compiled: Compiled, number: int) -> StructType:
     """What leaves a level, before Catalyst has touched it."""
-    schema = StructType().add(TAG, IntegerType()).add(BUCKET, IntegerType())
-    schema = schema.add(PAYLOAD, BinaryType()).add(FILE, StringType())
+    schema = packet_schema()
     rows = [p for p in compiled.program.levels[number].leave if p.as_rows]
     if rows:
         for name in HIDDEN.values():
@@ -63,6 +62,12 @@ def level_schema(compiled: Compiled, number: int) -> StructType:
     for port in rows:
         schema = schema.add(rows_column(port.tag), nullable(compiled.catalyst[port.tag][1]))
     return schema
+
+
+def packet_schema() -> StructType:
+    """Where no rows leave it, whatever the program is."""
+    schema = StructType().add(TAG, IntegerType()).add(BUCKET, IntegerType())
+    return schema.add(PAYLOAD, BinaryType()).add(FILE, StringType())
 
 
 def check_plan(spec: Spec, spark: SparkSession, schemas: dict[str, StructType] | None = None) -> None:

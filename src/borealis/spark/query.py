@@ -1,50 +1,41 @@
-"""A unit as a Structured Streaming query: each micro-batch is a train, and what it yields goes to the commit."""
+"""What runs a unit's trains: lanes that are dressed as the unit, or micro-batches of a query of its own."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from borealis.clock import WALL
 from borealis.compile.lowering import CatalystStep
 from borealis.compile.types import first_line
 from borealis.compile.unit import Compiled
-from borealis.errors import BorealisError, GivenUpError, MachineError, TrainError
+from borealis.errors import BorealisError, TrainError
 from borealis.spark.depot import Loan, lend
-from borealis.spark.lanes import CORES, Lanes, failure_of
+from borealis.spark.lane_query import LaneQuery, TooFewCoresError, start_one
 from borealis.spark.plan import frame_of, level_schema
-from borealis.spark.quiet import keep_log
-from borealis.spark.source import FORMAT, TrainServer, TrainSource
-from borealis.trains.header import Lane
+from borealis.spark.source import answer_with_trains
+from borealis.spark.streaming import WHOLE_STAGE, StreamingQuery, explain_failure, frames_from
 from borealis.trains.results import Arrived
 from borealis.trains.unit import UnitRun
 
-WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_REGISTERING = threading.Lock()  # Spark looks whether the name is free, then takes it
-_STARTING = threading.Lock()  # a query takes the session's settings as they are when it starts
-WRAPPERS = ("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH")  # what Spark says of any failure
-REPORT_LINES_MOST = 30
-FIRST_ASKED_S = 10.0  # Spark gives up a query whose Python process has not come by then
-LOOK_S = 0.2
-LAST_TRAIN_S = 1.0  # for a train that is under way when lanes are closed
+
+LOOK_S = 0.2  # between looks whether a rehearsal can still come
+
+Get = Callable[[int], LaneQuery]  # a started query with so many lanes
 
 
 class Query:
-    """Runs trains until stopped. `commit` gets the rows that came out of a train; if it raises, the train never was."""
+    """Runs trains until stopped. `commit` gets the rows that came out of a train; if it raises, the train never was.
+
+    `get` says where a query with lanes comes from; without it, one is started.
+    """
 
     def __init__(
         self,
@@ -53,95 +44,79 @@ class Query:
         trains: UnitRun,
         commit: Callable[[pa.Table | Arrived], None],
         scratch: Path,
+        get: Get | None = None,
     ) -> None:
         self.spark, self.compiled, self.trains, self.scratch = spark, compiled, trains, scratch
         self._commit = commit
-        self._query: Any = None
-        self._server: TrainServer | None = None
-        self._lanes: Lanes | None = None
+        self._get = get or partial(start_one, spark)
+        self._lanes: LaneQuery | None = None
+        self._batches: StreamingQuery | None = None
         self.hinders = compiled.hinders  # what keeps it from running in lanes
         self._loan: Loan | None = None
         self._refused: BorealisError | None = None
         self._never: BorealisError | None = None  # why it could not be started
+        self._stopped = False
 
     def start(self) -> None:
         """Start the query; trains come as soon as there are any."""
         self.trains.reason = self.reason
         try:
-            self._loan = lend(self.spark, self.scratch)
-            self._serve()
-            with self._settings():
-                writer = self.plan().writeStream
-                writer = writer.foreachBatch(self._take) if self._lanes is None else writer.format("noop")
-                writer = writer.option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not Hadoop's place
-                self._query = writer.start()
-                self._wait_asked()
+            if not self._run_in_lanes():
+                self._run_in_batches()
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
             self.stop()
-            if isinstance(error, Py4JError | OSError) and is_dead(self.spark):
-                self._never = spark_died(error)
-                raise self._never from error
-            if isinstance(error, PySparkException):
-                raise self._never from error
             raise
 
-    def _serve(self) -> None:
-        """Be there for those who ask for trains."""
-        path = self.scratch / "trains.sock"
+    def _run_in_lanes(self) -> bool:
+        """Whether it can."""
+        if not self.compiled.one_level:
+            return False
+        try:
+            self._lanes = self._get(self.compiled.program.buckets)
+        except TooFewCoresError as error:
+            self.hinders = error.message
+            return False
+        if self._stopped:  # meanwhile
+            raise TrainError("the unit was stopped before its query was there")
+        if not self._lanes.dress(self.trains, self._commit, self.scratch):
+            raise self._lanes.failure() or TrainError("the unit's query died before its first train", hint="try again")
+        return True
+
+    def fit(self, lanes: LaneQuery, seconds: float) -> bool:
+        """Rehearse once in lanes that may have to run its trains; says whether these are as good as before."""
+        rehearsals, now = self.trains.rehearsals, self.trains.machine.clock.now
+        before, until = rehearsals.count, now() + seconds
+        if not lanes.dress(self.trains, self._commit, self.scratch, fitting=True):
+            return False
+        self.trains.rehearse()
+        while rehearsals.count == before and now() < until and not self._stopped and lanes.failure() is None:
+            rehearsals.wait(before, LOOK_S)
+        idle = lanes.undress(max(LOOK_S, until - now()))
+        return idle and lanes.failure() is None and (rehearsals.count > before or self._stopped)
+
+    def _run_in_batches(self) -> None:
+        self._loan = lend(self.spark, self.scratch)
         outward = None if self._loan is None else self._loan.for_remote
-        if self.compiled.one_level:
-            self.hinders = CORES.take(self.spark, self, self.compiled.program.buckets)
-        if not self.compiled.one_level or self.hinders is not None:
-            self._server = TrainServer(path, self.trains, outward)
-            return
-        self._lanes = Lanes(
-            self.trains, self._commit, self.compiled.program.buckets, outward, machine=self.trains.machine
-        )
-        here: Lane = {"lane": str(path), "program": str(self.scratch / "program.json")}
-        where = here if self._loan is None else self._loan.open_lanes(self._lanes.turn)
-        self._server = TrainServer(path, self.trains, outward, self._lanes, where)
+        self._batches = StreamingQuery(self.spark, self.scratch, answer_with_trains(self.trains, outward))
+        self._batches.start(self._settings(), lambda: self.plan().writeStream.foreachBatch(self._take))
 
-    def _wait_asked(self) -> None:
-        """Wait for the query's Python process: many that start at once are slow, and Spark is impatient."""
-        assert self._server is not None
-        until = WALL.now() + FIRST_ASKED_S
-        while not self._server.asked.wait(LOOK_S) and self._query.isActive and WALL.now() < until:
-            continue
-
-    @contextmanager
-    def _settings(self) -> Iterator[None]:
-        """A query keeps the settings it was started with. Code for a whole stage pays off only where rows pass it.
+    def _settings(self) -> dict[str, str]:
+        """Code for a whole stage pays off only where rows pass it.
 
         Where no rows pass it, a row is a piece of a result, and from executors elsewhere up to 4 MB large.
         """
         ours = {} if self.compiled.catalyst else {WHOLE_STAGE: "false"}
-        if ours and self._lanes is None and self._loan is not None:
+        if ours and self._loan is not None:
             ours[ROWS_PER_BATCH] = "4"
         if self.compiled.catalyst and self.compiled.program.aside:
             ours[COMMON_PARTS] = "false"  # they would be computed outside of the attempt
-        with _STARTING:
-            before = {name: self.spark.conf.get(name) for name in ours}
-            try:
-                for name, value in ours.items():
-                    self.spark.conf.set(name, value)
-                yield
-            finally:
-                for name, value in before.items():
-                    self.spark.conf.set(name, value)
+        return ours
 
     def plan(self) -> DataFrame:
-        with _REGISTERING:
-            self.spark.dataSource.register(TrainSource)
-        source = (
-            self.spark.readStream.format(FORMAT)
-            .schema(level_schema(self.compiled, 0))
-            .option("socket", str(self.scratch / "trains.sock"))
-            .option("buckets", str(self.compiled.program.buckets))
-            .option("lanes", "" if self._lanes is None else "yes")
-            .load()
-        )
-        return frame_of(self.compiled, source)
+        """Of its micro-batches."""
+        schema, buckets = level_schema(self.compiled, 0), self.compiled.program.buckets
+        return frame_of(self.compiled, frames_from(self.spark, self.scratch, schema, buckets, lanes=False))
 
     def _take(self, frame: DataFrame, _: int) -> None:
         try:
@@ -151,21 +126,13 @@ class Query:
             raise
 
     def failure(self) -> BorealisError | None:
-        if self._query is None:
+        """Why it does not run, if it should and cannot."""
+        if self._lanes is not None:
+            return self._lanes.failure()
+        if self._batches is None:
             return self._never
-        if self._lanes is not None and self._lanes.failure is not None:
-            return failure_of(self._lanes.failure)
-        try:
-            if self._query.isActive:
-                return None
-            error = self._query.exception()
-        except (Py4JError, OSError) as gone:
-            if not is_dead(self.spark):
-                raise
-            return spark_died(gone)
-        if error is None:
-            return TrainError("the unit's query was stopped from outside", hint="start the run again")
-        return self._refused or explain_failure(error, self._steps())
+        failure = self._batches.failure(self._steps())
+        return failure and (self._refused or failure)
 
     def reason(self, box: str, expression: str, row: str) -> str:
         """Why a row, given as JSON, fails in an expression that Spark computes."""
@@ -183,90 +150,13 @@ class Query:
 
     def stop(self) -> None:
         """Stop after the current train."""
-        if self._lanes is not None:
-            self._lanes.close()
-            self._lanes.wait_idle(LAST_TRAIN_S)
-            self._lanes = None
-            CORES.give_back(self)
-        if self._query is not None:
-            try:
-                self._query.stop()
-            except (Py4JError, OSError):
-                if not is_dead(self.spark):  # a query dies with its JVM
-                    raise
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._stopped = True
+        lanes, self._lanes = self._lanes, None
+        if lanes is not None:
+            lanes.stop()
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.stop()
         if self._loan is not None:
             self._loan.close()
             self._loan = None
-        shutil.rmtree(self.scratch / "checkpoint", ignore_errors=True)
-
-
-def is_dead(spark: SparkSession) -> bool:
-    """Whether its JVM is gone: ended, where this process has started it, or out of reach."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is not None and process.poll() is not None:
-        return True
-    try:
-        spark.sparkContext._jvm.System.nanoTime()
-    except (Py4JError, OSError):
-        return True
-    return False
-
-
-def spark_died(error: BaseException) -> MachineError:
-    log = keep_log()
-    where = "" if log is None else f"; Spark's log is {log}"
-    died = MachineError(f"Spark died: its JVM does not answer any more{where}", hint="start it again")
-    died.__cause__ = error
-    return died
-
-
-def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) -> BorealisError:
-    """One sentence out of what Spark reports of a failed train: box, expression and the innermost reason.
-
-    The whole report is the `__cause__`; a traceback shows it only to who asks.
-    """
-    text = str(error)
-    ours = re.findall(r"borealis\.errors\.(\w+): ([^\n]*)", text)
-    if ours:
-        kind = GivenUpError if any(name == GivenUpError.__name__ for name, _ in ours) else TrainError
-        message, _, hint = ours[-1][1].partition(". Hint: ")
-        failure: BorealisError = kind(message, hint=hint)
-    else:
-        reason = _innermost(text)
-        fragment = re.search(r"== SQL[^\n]*==\n(.*?)\n\s*\^", text, re.DOTALL)
-        part = fragment[1].strip() if fragment else ""
-        box, whole = next(((s.box, t) for s in steps for t in s.texts if part and part in t), ("", part))
-        where = f"box '{box}': " if box else "a train failed: "
-        about = f" in `{' '.join(whole.split())}`" if whole else ""
-        hint = "everything before this train is committed; `errors: aside` in the diagram sets such tuples aside"
-        failure = TrainError(
-            f"{where}{reason.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
-        )
-    failure.__cause__ = SparkReportError(text)
-    return failure
-
-
-class SparkReportError(Exception):
-    """What Spark said of a failed train, without the plan and the frames of its own stack."""
-
-    def __init__(self, text: str) -> None:
-        report = text.partition("=== Streaming Query ===")[0]
-        lines = [line for line in report.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
-        super().__init__("\n".join(lines[-REPORT_LINES_MOST:]))
-
-
-def _innermost(text: str) -> str:
-    """The last line of the innermost exception that a report holds: Spark's own, else Python's."""
-    spark = re.findall(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*?)(?: SQLSTATE[^\n]*)?(?=\n|$)", text)
-    inner = [m for code, m in spark if not code.startswith(WRAPPERS)]
-    if inner:
-        return str(inner[-1]).strip()
-    python = re.findall(
-        r"^(?:\w+\.)*(\w+: [^\n]+)", text.partition("Traceback (most recent call last):")[2], re.MULTILINE
-    )
-    java = re.findall(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", text, re.MULTILINE)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return str((python or java or lines[:1] or [type(text).__name__])[-1]).strip()

@@ -104,23 +104,47 @@ class TrainSource(DataSource):
         return LaneReader(self.options, schema) if self.options.get("lanes") else TrainReader(self.options, schema)
 
 
+Message = tuple[dict[str, Any], list[Any]]
+Answer = Callable[[dict[str, Any], list[Any]], Message]
+
+
+def answer_with_trains(trains: UnitRun, outward: Callable[[TrainHeader], TrainHeader] | None = None) -> Answer:
+    """For a `TrainReader`. `outward` makes a train's header fit for executors elsewhere."""
+
+    def answer(head: dict[str, Any], _: list[Any]) -> Message:
+        told: Any = None
+        match head[ASK]:
+            case "committed":
+                told = trains.committed()
+            case "next":
+                told = trains.next_train(head["after"], POLL_S)
+            case "plan":
+                train = trains.plan(head["number"])
+                told = train if outward is None else outward(train)
+        return {"answer": told}, []
+
+    return answer
+
+
+def answer_with_lanes(lanes: Lanes, where: Lane) -> Answer:
+    """For a `LaneReader`, and for its tasks, which find their lanes by `where`."""
+
+    def answer(head: dict[str, Any], buffers: list[Any]) -> Message:
+        match head[ASK]:
+            case "turn":
+                return lanes.turn(head, buffers)
+            case "lease":
+                return {"answer": lanes.lease(head["after"])}, []
+        return {"answer": where}, []
+
+    return answer
+
+
 class TrainServer:
-    """Answers the source's questions for one unit, and takes turns with its lanes if it has any.
+    """Answers the questions of one query's source."""
 
-    `outward` makes a train's header fit for executors elsewhere; `where` is what tasks must know to find their lane.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        trains: UnitRun,
-        outward: Callable[[TrainHeader], TrainHeader] | None = None,
-        lanes: Lanes | None = None,
-        where: Lane | None = None,
-    ) -> None:
+    def __init__(self, path: Path, answer: Answer) -> None:
         self.asked = asked = threading.Event()  # the query's Python process is there
-        self._trains, self._outward, self._lanes, self._where = trains, outward, lanes, where
-        answer = self._answer
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
@@ -140,21 +164,3 @@ class TrainServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-    def _answer(self, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        answer: Any = None
-        match head[ASK]:
-            case "committed":
-                answer = self._trains.committed()
-            case "next":
-                answer = self._trains.next_train(head["after"], POLL_S)
-            case "plan":
-                train = self._trains.plan(head["number"])
-                answer = train if self._outward is None else self._outward(train)
-            case "turn" if self._lanes is not None:
-                return self._lanes.turn(head, buffers)
-            case "lease" if self._lanes is not None:
-                answer = self._lanes.lease(head["after"])
-            case "where":
-                answer = self._where
-        return {"answer": answer}, []

@@ -73,6 +73,8 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
 def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
     """All of a train whose program has one level, in one bucket."""
     program = program_of(train)
+    if train.get("alone"):
+        _CACHE.keep_only(train["state"])
     found = _level(program, 0, train, bucket, _inputs(program, train, bucket))
     return [one for one in found if isinstance(one, Packet)]
 

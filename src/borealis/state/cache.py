@@ -75,6 +75,11 @@ class Cache(Generic[K]):
         if gone:
             self._held = {k: v for k, v in self._held.items() if k[0] not in gone}
 
+    def keep_only(self, root: str) -> None:
+        """Forget all but what is of this log, or of another of the same trunk."""
+        trunk = root.partition(FORKED)[0]
+        self._held = {k: v for k, v in self._held.items() if k[0].partition(FORKED)[0] == trunk}
+
     def forget(self) -> None:
         """All of them."""
         self._held.clear()

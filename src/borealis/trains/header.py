@@ -51,13 +51,13 @@ class TrainHeader(TrainInputs):
     authority: NotRequired[str]  # whose certificates of the node to trust
     fork: NotRequired[int]  # the number of the train, if it is one of a fork: nothing outside may come of it
     forks: NotRequired[list[str]]  # the state logs of those there are now: workers forget what they hold of others
+    alone: NotRequired[bool]  # from now on its workers run no other unit: they forget what they hold of others
 
 
 class Lane(TypedDict):
     """What a task must know to keep a lane."""
 
     lane: str
-    program: str
     version: NotRequired[str]
     authority: NotRequired[str]
 

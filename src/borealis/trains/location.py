@@ -123,7 +123,7 @@ def check_version(train: TrainHeader | Lane) -> None:
             hint="install the same version for the Python of every executor",
         )
     if authority := train.get("authority"):
-        where = DepotAddress.parse(train["program"]).where
+        where = DepotAddress.parse(str(train.get("lane") or train.get("program"))).where
         if _authorities.get(where) != authority.encode():
             _authorities[where] = authority.encode()
             _hang_up(where)

@@ -494,6 +494,17 @@ class UnitStatus(UnitFacts, Message):
     guard: GuardStatus | None = None
 
 
+class PoolStatus(MessagePart):
+    """The started queries that a node keeps for units it may have to run."""
+
+    size: int = 0  # as many as there shall be
+    ready: int = 0
+    given: int = 0  # to units, so far
+    missed: int = 0  # takeovers that found none ready, and waited
+    images: int = 0  # of units whose backup this node is, that have no query of their own
+    trouble: str = ""  # why one could not be started
+
+
 class NodeFacts(MessagePart):
     """Of a node, as it says itself and clients see it."""
 
@@ -508,6 +519,7 @@ class NodeFacts(MessagePart):
     warm: bool = False  # its first trains, which take seconds, are behind it
     cores: int = 0
     started: float = 0.0  # seconds since 1970
+    pool: PoolStatus = PoolStatus()
 
 
 class NodeStatus(NodeFacts, Message):

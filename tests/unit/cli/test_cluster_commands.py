@@ -375,6 +375,15 @@ def test_up_nodes_are_named_and_share_nothing() -> None:
     assert made.elsewhere == {}
 
 
+def test_all_nodes_of_a_cluster_have_pools_of_one_size(clean: Path) -> None:
+    made = cluster_plan.plan(UpOptions(nodes=2, port=7001, pool=3))
+    assert [typed[typed.index("--pool") + 1] for name, typed in made.here.items() if name != "coordinator"] == ["3"] * 2
+    (clean / "cluster.yaml").write_text("pool: 0\nnodes: [{name: node1}]\n")
+    typed = cluster_plan.plan(UpOptions(config=clean / "cluster.yaml")).here["node1"]
+    assert typed[typed.index("--pool") + 1] == "0"
+    assert "--pool" not in cluster_plan.plan(UpOptions(nodes=1, port=7001)).here["node1"]
+
+
 # -- what is shown
 
 TAKEOVER = {"at": 1_767_268_991.0, "incarnation": 2, "primary": "node2", "detection_ms": 240.0, "takeover_ms": 31.0,

@@ -21,7 +21,9 @@ from borealis.errors import WireError
 from borealis.wire.status import ClusterStatus, StreamView, UnitView, View
 
 NODE = {"node", "alive", "state", "address", "http", "host", "pid", "spark", "incarnation"}
-HEARD = NODE | {"master", "warm", "cores", "units", "standbys", "busy", "silent_s", "started", "version"}
+HEARD = NODE | {
+    "master", "warm", "cores", "units", "standbys", "busy", "silent_s", "started", "version", "pool"
+}  # fmt: skip
 UNIT = {"diagram", "unit", "node", "boxes", "reads", "gives", "moving_to", "protection", "state", "error", "waiting"}
 MEASURED = UNIT | {
     "trains", "trains_per_s", "train_ms", "rows_in", "rows_out", "rows_in_per_s", "rows_out_per_s", "state_bytes",

@@ -12,7 +12,7 @@ from borealis.clock import ManualClock
 from borealis.errors import WireError
 from borealis.machine import Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
-from borealis.spark.lanes import Lanes, LaneTimings
+from borealis.spark.lanes import Dress, Lanes, LaneTimings
 from borealis.trains.message import decode, encode
 from borealis.trains.results import Arrived
 
@@ -75,7 +75,9 @@ class Task:
 
 
 def lanes_of(unit: Unit, buckets: int = 1, **more: Any) -> Lanes:
-    return Lanes(unit, unit.commit, buckets, **({"timings": LaneTimings(turn_s=0.0)} | more))
+    lanes = Lanes(buckets, **({"timings": LaneTimings(turn_s=0.0)} | more))
+    assert lanes.dress(Dress(unit, unit.commit))
+    return lanes
 
 
 def test_each_answer_is_met_with_the_next_train() -> None:
@@ -222,3 +224,84 @@ def test_messages_that_are_none_are_refused() -> None:
             decode(wrong)
     with pytest.raises(WireError):
         decode(encode({}, [])[12:-1])
+
+
+# -- lanes that are no unit's yet
+
+
+@pytest.mark.timeout(20)
+def test_a_task_that_has_come_before_there_is_a_unit_gets_its_first_train_at_once() -> None:
+    unit, told = Unit(1), list[dict[str, Any]]()
+    lanes = Lanes(1, timings=LaneTimings(turn_s=60.0))
+    lease = lanes.lease(0) or 0
+    waiting = threading.Thread(target=lambda: told.append(Task(lanes, lease).turn()))
+    waiting.start()
+    assert lanes.dress(Dress(unit, unit.commit))
+    waiting.join()
+    assert told[0][NUMBER] == 1
+
+
+def test_what_is_worn_must_be_taken_off_first() -> None:
+    one, two = Unit(1), Unit(1)
+    lanes = Lanes(1, timings=LaneTimings(turn_s=0.0))
+    task = Task(lanes, lanes.lease(0) or 0)
+    assert WAIT in task.turn()
+    assert lanes.dress(Dress(one, one.commit, fitting=True))
+    assert not lanes.dress(Dress(two, two.commit))
+    assert task.turn()[NUMBER] == 1
+    assert not lanes.undress(0.0)  # a train is under way; it is still brought in
+    assert WAIT in task.turn(b"1", number=1)
+    assert one.results == [[b"1"]]
+    assert lanes.wait_idle(0.0)
+    assert lanes.dress(Dress(two, two.commit))
+    assert task.turn()[NUMBER] == 1
+
+
+def test_who_runs_one_unit_for_good_forgets_what_it_has_tried_on() -> None:
+    tried, worn = Unit(1), Unit(9)
+    lanes = Lanes(1, timings=LaneTimings(turn_s=0.0))
+    task = Task(lanes, lanes.lease(0) or 0)
+    lanes.dress(Dress(tried, tried.commit, fitting=True))
+    assert "alone" not in task.turn()[TRAIN]
+    task.turn(b"1", number=1)
+    assert lanes.undress(0.0)
+    lanes.dress(Dress(worn, worn.commit))
+    assert task.turn()[TRAIN]["alone"]
+    assert "alone" not in task.turn(b"1", number=1)[TRAIN]  # said once
+
+
+@pytest.mark.timeout(20)
+def test_who_is_taken_off_may_wait_for_its_next_train() -> None:
+    unit = Unit(0)
+    lanes = Lanes(1, timings=LaneTimings(turn_s=60.0))
+    lease = lanes.lease(0) or 0
+    asking = threading.Event()
+    ask = unit.next_train
+    unit.next_train = lambda *a, **k: asking.set() or ask(*a, **k)  # type: ignore[method-assign]
+    lanes.dress(Dress(unit, unit.commit, fitting=True))
+    waiting = threading.Thread(target=Task(lanes, lease).turn, daemon=True)
+    waiting.start()
+    assert asking.wait(10)
+    assert lanes.undress(10.0)
+    lanes.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_a_lease_without_a_unit_ends_when_it_is_old_or_a_task_of_it_died() -> None:
+    clock = ManualClock()
+    lanes = Lanes(1, timings=LaneTimings(10.0, 0.0), machine=Machine(clock))
+    lease = lanes.lease(0) or 0
+    task = Task(lanes, lease)
+    assert WAIT in task.turn()
+    clock.advance(11.0)
+    assert OVER in task.turn()
+    lease = lanes.lease(lease) or 0
+    assert WAIT in Task(lanes, lease).turn()
+    assert OVER in Task(lanes, lease).turn()  # instead of one that died: Spark counts such deaths by lease
+
+
+def test_lanes_that_are_over_are_no_units() -> None:
+    lanes = Lanes(1)
+    lanes.close()
+    assert not lanes.dress(Dress(Unit(1), lambda _: None))

@@ -15,7 +15,7 @@ from borealis.errors import StateError
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack, unpack
-from borealis.state.log import CROWD_MOST, STRETCHES_MOST, StateLog, mapped, stretch_name
+from borealis.state.log import CROWD_MOST, FORKED, STRETCHES_MOST, StateLog, mapped, stretch_name
 
 SPECS = {"box": (TableSpec("t", ("k",), floor="k"),)}
 KEY = ("box", 0)
@@ -145,6 +145,20 @@ def test_a_manifest_is_readable_until_the_train_after_it_is_committed(log: State
     turn.release()
     thread.join(10)
     assert not failures
+
+
+def test_a_worker_that_runs_one_unit_alone_keeps_that_ones_state_and_its_forks() -> None:
+    cache: Cache[Kernel] = Cache()
+    mine, roots = "/a/state", ("/a/state", f"/a/state{FORKED}1", "/b/state", f"/b/state{FORKED}1")
+    for root in roots:
+        cache.give(root, KEY, 3, Kernel())
+    cache.keep_only(f"{mine}{FORKED}1")
+    for root in roots:
+        if root.startswith(mine):
+            assert isinstance(cache.take(root, KEY, 3, None, Kernel), Kernel)
+        else:
+            with pytest.raises(StateError):
+                cache.take(root, KEY, 3, None, Kernel)
 
 
 def test_whole_reads_the_state_as_it_was_when_asked(log: StateLog) -> None:
