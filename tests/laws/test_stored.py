@@ -89,7 +89,7 @@ class Story:
         assert self.now.whole()
 
     def opened(self, incarnation: int) -> Unit:
-        log = Stored(storage_at(str(self.root)), order(incarnation), Budget(piece_bytes=40, rest_s=0.0, extent=0.5))
+        log = Stored(storage_at(str(self.root)), order(incarnation), Budget(extent=0.5, piece_bytes=40))
         history = log.open()
         done = [] if history is None else replayed(history)
         assert done[: len(self.taken)] == self.taken

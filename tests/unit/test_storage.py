@@ -97,7 +97,7 @@ def parcel(kind: str, since: int, train: int, incarnation: int) -> Parcel:
 def stored(storage: Storage, incarnation: int) -> Stored:
     guard = Guard(protection=Protection(ha="storage"), incarnation=incarnation)
     order = UnitOrder(diagram="d", unit="u1", yaml="", boxes=["b"], guard=guard, epoch="e-1")
-    return Stored(storage, order, Budget(piece_bytes=500, rest_s=0.0))
+    return Stored(storage, order, Budget(piece_bytes=500))
 
 
 def test_a_unit_is_found_again(storage: Storage) -> None:

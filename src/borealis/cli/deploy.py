@@ -48,6 +48,16 @@ class DeployFlags:
             help="With --ha passive: by the clock, as readers let go of output, or in idle moments.",
         ),
     ] = None
+    replay: Annotated[
+        int | None, Option(min=1, metavar="ROWS", help="A checkpoint after so many rows at the latest.")
+    ] = None
+    extent: Annotated[
+        float | None, Option(metavar="N", help="With --ha storage: how long a log may be, in bases; 2.")
+    ] = None
+    base_work: Annotated[
+        str | None, Option(metavar="TIME", help="With --ha storage: of each period for writing a base; '20 ms'.")
+    ] = None
+    base_period: Annotated[str | None, Option(metavar="TIME", help="With --ha storage: that period; '100 ms'.")] = None
     ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
     misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None
     without_backup: Annotated[

@@ -41,6 +41,9 @@ GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 MERGES: tuple[str, ...] = get_args(Merge)
 CHECKPOINTS: tuple[str, ...] = get_args(Checkpoint)
 
+EXTENT, EXTENT_LEAST = 2.0, 0.5
+BASE_WORK, BASE_PERIOD = "20 ms", "100 ms"
+
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
 CHECKPOINTED = ("passive", "storage")  # what changed is sent now and then: to the other copy, or to storage
@@ -75,6 +78,10 @@ class ProtectOptions(TypedDict, total=False):
     guarantee: Guarantee | None
     interval: str | None
     checkpoint: Checkpoint | None
+    replay: int | None
+    extent: float | None
+    base_work: str | None
+    base_period: str | None
     ping: str | None
     misses: int | None
     patience: str | None
@@ -102,6 +109,13 @@ class Protection(Frozen):
     guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
     interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
     checkpoint: Checkpoint | None = None  # when: by the clock, as readers let go, in idle moments
+    # in CEC: U, Q, CI and CP
+    replay: int | None = Field(
+        default=None, description="give a number of rows, such as replay: 100000"
+    )  # to read again
+    extent: float | None = Field(default=None, description="give a number, such as extent: 2")  # of a log, in bases
+    base_work: Duration | None = None  # of each period, what a base that is being written takes of it
+    base_period: Duration | None = None
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = "5 seconds"  # a node that accepts connections and does not answer is so long slow, not dead
@@ -142,6 +156,8 @@ class Protection(Frozen):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
             defaults["interval"] = INTERVALS[approach]
+        if approach == "storage":
+            defaults |= {"extent": EXTENT, "base_work": BASE_WORK, "base_period": BASE_PERIOD}
         if approach in CHECKPOINTING:
             defaults["checkpoint"] = "interval"
         if given.get("delay") is not None or approach == "replicas":
@@ -156,6 +172,18 @@ class Protection(Frozen):
     def _check(self) -> Protection:
         if self.interval is not None and self.ha not in INTERVALS:
             raise DiagramError(f"an interval makes no sense with '{self.ha}'", hint="it sends nothing to its backup")
+        stored = {"extent": self.extent, "base_work": self.base_work, "base_period": self.base_period}
+        for noun, value in stored.items():
+            if value is not None and self.ha != "storage":
+                raise DiagramError(f"'{noun}' makes no sense with '{self.ha}'", hint="say ha: storage, or leave it out")
+        if self.replay is not None and self.ha not in CHECKPOINTED:
+            reason = f"'replay' makes no sense with '{self.ha}', which makes no checkpoints"
+            raise DiagramError(reason, hint="say ha: passive or storage, or leave it out")
+        if self.replay is not None and self.replay < 1:
+            raise DiagramError(f"'replay' of {self.replay} rows", hint="one row is the least that can be read again")
+        if self.extent is not None and self.extent < EXTENT_LEAST:
+            reason = f"an extent of {self.extent:g} bases"
+            raise DiagramError(reason, hint=f"{EXTENT_LEAST:g} is the least: a base would follow on the other")
         if self.checkpoint is not None and self.ha not in CHECKPOINTING:
             reason = f"'checkpoint: {self.checkpoint}' makes no sense with '{self.ha}', which makes none"
             raise DiagramError(reason, hint=f"say ha: {CHECKPOINTING[0]}, or leave it out")
@@ -196,7 +224,7 @@ class Protection(Frozen):
             raise DiagramError(reason, hint="say ha: amnesia, which promises no more than a gap, or leave it out")
         if self.delay is not None and self.bucket is not None and parse(self.delay) < 2 * parse(self.bucket):
             raise DiagramError(f"a delay of {self.delay} with buckets of {self.bucket}", hint="give it two at least")
-        for field in ("interval", "ping", "patience", "bucket", "delay"):
+        for field in ("interval", "ping", "patience", "bucket", "delay", "base_work", "base_period"):
             if getattr(self, field) is not None and parse(getattr(self, field)) == 0:
                 raise DiagramError(f"'{field}' must be more than zero", hint="give some time, such as '100 ms'")
         if self.misses < 1:
@@ -219,6 +247,11 @@ class Protection(Frozen):
     def interval_us(self) -> int:
         """The interval that applies: between checkpoints, or between messages about what can be let go."""
         return parse(self.interval or INTERVALS["active"])
+
+    @property
+    def base_us(self) -> tuple[int, int]:
+        """How long a base may be written at a time, and in which period."""
+        return parse(self.base_work or BASE_WORK), parse(self.base_period or BASE_PERIOD)
 
     @property
     def ping_us(self) -> int:
@@ -301,7 +334,7 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
         return _if_any(Protection(**given)) if given else None
     before = {k: getattr(found, k) for k in type(found).model_fields}
     if given.get("ha", found.ha) != found.ha:
-        before |= dict.fromkeys(("guarantee", "interval", "checkpoint"))
+        before |= dict.fromkeys(("guarantee", "interval", "checkpoint", "replay", "extent", "base_work", "base_period"))
     if given.get("ha") == "replicas" and found.merge == "arrival":
         before |= {"merge": None}
     if given.get("ha", found.ha) != "replicas":

@@ -269,11 +269,25 @@ class Amnesia(Primary):
 class Passive(Primary):
     """Merged deltas and new outputs, every interval; inputs are acknowledged after that."""
 
+    rows_most: int | None = field(default=None, kw_only=True)  # that its backup has to read again
+    _rows: int = 0  # that it has not
     holds: ClassVar[bool] = True
     needs_state: ClassVar[bool] = True
 
+    @property
+    def urgent(self) -> bool:
+        return super().urgent or self._is_far()
+
+    def _is_far(self) -> bool:
+        """Whether the backup would have to read more again than it is to."""
+        return self.joined and self.rows_most is not None and self.last.rows - self._rows >= self.rows_most
+
+    def _on_ack(self, sent: Want) -> Effects:
+        self._rows = sent.step.rows
+        return super()._on_ack(sent)
+
     def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
-        return now - self._sent_at >= self.interval_s
+        return self._is_far() or now - self._sent_at >= self.interval_s
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         return Want("delta" if self._has_whole else "whole", self._number, self._acked, self.last)

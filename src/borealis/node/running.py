@@ -201,7 +201,8 @@ class RunningUnit(Running):
         if guard.approach in PARALLEL:
             return Active(*common, asks=guard.further.given > 0)
         if guard.approach in CHECKPOINTED:
-            return CHECKPOINTS[guard.checkpoint or "interval"](*common)
+            kind = CHECKPOINTS[guard.checkpoint or "interval"]
+            return kind(*common, rows_most=guard.protection.replay)
         if guard.approach == "amnesia":
             return Amnesia(*common, doubts=False)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from borealis.diagram.protection import EXTENT, Protection
 from borealis.errors import ClusterError, FullError, StateError
 from borealis.node.parcel import Parcel
 from borealis.state.directory_lock import DirectoryKind
 from borealis.state.records import Head
-from borealis.state.train_log import Found, Logged, Pieces, TrainLog
+from borealis.state.train_log import Found, Logged, Pace, Pieces, TrainLog
 from borealis.storage import Storage
 from borealis.wire.messages import GuardAnswer, UnitOrder, called
 
@@ -37,11 +38,16 @@ Turn = tuple[int, int]  # incarnation, and how often the unit moved or changed i
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of a base is written at once, and what of the log a start may have to read (CEC's CI/CP, Q)."""
+    """How much of each period goes into a base, and what of the log a start may have to read (CEC's CI, CP and Q)."""
 
-    piece_bytes: int = 4 << 20
-    rest_s: float = 0.02  # behind each piece
-    extent: float = 2.0  # the records may take so many times a base
+    pace: Pace = field(default_factory=Pace)
+    extent: float = EXTENT  # the records may take so many times a base
+    piece_bytes: int = 256 << 10
+
+    @classmethod
+    def of(cls, protection: Protection) -> Budget:
+        work_us, period_us = protection.base_us
+        return cls(Pace(work_us / 1e6, period_us / 1e6), protection.extent or EXTENT)
 
 
 class ParcelLog(TrainLog):
@@ -83,7 +89,8 @@ class Stored:
 
     def __init__(self, storage: Storage, order: UnitOrder, budget: Budget | None = None) -> None:
         assert order.guard is not None
-        self._storage, self._disk, self._budget = storage, storage.machine.disk, budget or Budget()
+        self._storage, self._disk = storage, storage.machine.disk
+        self._budget = budget or Budget.of(order.guard.protection)
         self.title = called(order.diagram, order.unit)
         self._unit = storage.root / UNITS / order.diagram / order.unit
         self._home = self._unit / (order.epoch or "none")
@@ -213,7 +220,7 @@ class Stored:
                 return  # it is closed, or at it, or has kept a later one meanwhile
             self._records = 0
             try:
-                self._log.write_base(train, lambda: self._pieces(compose()), self._spare, self._budget.rest_s)
+                self._log.write_base(train, lambda: self._pieces(compose()), self._spare, self._budget.pace)
             except (StateError, OSError) as error:
                 log.warning("%s: no base of it can be written: %s", self.title, error)
                 self._give_up()

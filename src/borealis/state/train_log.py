@@ -34,6 +34,14 @@ class Logged(NamedTuple):
     blobs: Sequence[Any]
 
 
+@dataclass(frozen=True)
+class Pace:
+    """So long a base is written at a time, and then no more until the period is over; without a period, to its end."""
+
+    work_s: float = 0.0
+    period_s: float = 0.0
+
+
 @dataclass
 class Found:
     """What a start goes on from: the pieces of the newest whole base, the records behind it, the last train."""
@@ -149,14 +157,14 @@ class TrainLog(RecordLog):
         self._abandon()
         self._last = train
         self.begin()
-        self._write_base(train, pieces, 0.0, self.machine.threads.event())
+        self._write_base(train, pieces, Pace(), self.machine.threads.event())
         if spare():
             self.drop(train, train + 1)
 
     def write_base(
-        self, train: int, pieces: Callable[[], Pieces], spare: Callable[[], bool] = lambda: True, rest_s: float = 0.0
+        self, train: int, pieces: Callable[[], Pieces], spare: Callable[[], bool] = lambda: True, pace: Pace = Pace()
     ) -> None:
-        """Write all there is as of a train in the background, with a rest behind each piece.
+        """Write all there is as of a train in the background, at this pace.
 
         When it is whole, what it makes needless is deleted, unless that is not to `spare`.
         """
@@ -169,24 +177,28 @@ class TrainLog(RecordLog):
 
         def write() -> None:
             try:
-                if self._write_base(train, pieces(), rest_s, ended) and spare():
+                if self._write_base(train, pieces(), pace, ended) and spare():
                     self.drop(train, begin)
             except BaseException as error:
                 self._failure = error
 
         self._writer = self.machine.threads.start("state-base", write)
 
-    def _write_base(self, train: int, pieces: Pieces, rest_s: float, ended: Event) -> bool:
+    def _write_base(self, train: int, pieces: Pieces, pace: Pace, ended: Event) -> bool:
         """Whether it came to its end."""
+        clock, began = self.machine.clock, self.machine.clock.now()
         base, size, rest = self._file(self.root / f"base-{train}.bin"), 0, iter(pieces)
         base.create()
         try:
             head, blobs = next(rest)
             for further in rest:
-                base.append({**head, MORE: True}, blobs, sync=rest_s > 0)
+                base.append({**head, MORE: True}, blobs, sync=False)
                 head, blobs = further
-                if rest_s and ended.wait(rest_s):
-                    return False
+                if pace.period_s and clock.now() - began >= pace.work_s:
+                    base.sync()
+                    if ended.wait(max(0.0, began + pace.period_s - clock.now())):
+                        return False
+                    began = clock.now()
             base.append(head, blobs)
             size = base.length
         finally:
