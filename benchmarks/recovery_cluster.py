@@ -133,12 +133,24 @@ def _exposed(status: ClusterStatus, diagram: str | None) -> list[str]:
     return found
 
 
+def down_and_up(running: Cluster, nodes: int, storage: str) -> float:
+    """Stop all, and start it again with the same storage; when the last node was ready, by the monotonic clock."""
+    record = read_record()
+    assert record is not None
+    subprocess.run([*COMMAND, "down"], capture_output=True, check=True)
+    port = record.coordinator.rpartition(":")[2]
+    up = [*COMMAND, "up", "--nodes", str(nodes), "--port", port, "--storage", storage, "--json"]
+    subprocess.run(up, capture_output=True, check=True)
+    return time.monotonic()
+
+
 @contextmanager
-def cluster(say: Say, nodes: int = 3, *, faults: bool = False) -> Iterator[Cluster]:
+def cluster(say: Say, nodes: int = 3, *, faults: bool = False, storage: str | None = None) -> Iterator[Cluster]:
     """The cluster, in a home of its own; with `faults`, nodes let themselves be cut off from streams."""
     with tempfile.TemporaryDirectory(prefix="borealis-bench-", ignore_cleanup_errors=True) as home, _at_home(home):
         say(f"starting {nodes} nodes ...")
         up = [*COMMAND, "up", "--nodes", str(nodes), "--port", "0", "--json", *(["--allow-faults"] if faults else [])]
+        up += ["--storage", storage] if storage else []
         done = subprocess.run(up, capture_output=True, text=True, check=False)
         try:
             record = read_record()

@@ -29,8 +29,8 @@ def bench(
     experiment: Annotated[
         str,
         Argument(
-            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, protected,"
-            " cluster, pool or io"
+            help="engine, revisions, latency, delay, wire, chain, start, recovery, overhead, checkpoints, storage,"
+            " protected, cluster, pool or io"
         ),
     ] = "engine",
     json: Json = False,
@@ -60,6 +60,7 @@ def bench(
     recovery  how long readers hear nothing when a node is killed
     overhead  what protection costs while all is well
     checkpoints when to checkpoint, and what that costs; in simulated clusters
+    storage   units in storage: throughput, restoring, a cluster that is started again
     protected three protected diagrams side by side for twelve minutes, with a kill in the middle
     cluster   3 to 20 simulated servers: where backups are, and what is checkpointed when
     pool      what started queries cost that wait for a takeover, and how fast one is

@@ -58,7 +58,9 @@ class Guards:
         self.primaries[unit.key] = PrimaryGuard(unit, guard, self, stored=stored)
         self.primaries[unit.key].start()
 
-    def restore(self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored, history: History) -> None:
+    def restore(
+        self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored, history: History, begun: float
+    ) -> None:
         """Go on where the storage says that a unit was: as a backup does that heard all of it."""
         standby = self.standbys[unit.key]
         for parcel in history:
@@ -71,6 +73,8 @@ class Guards:
         self._take_over(standby, None)
         if self.primaries.get(unit.key) is None:
             raise StateError(f"{unit.title} cannot be restored on {self.name}", hint="the node's log says why")
+        ms = round((self.machine.clock.time() - begun) * 1000, 3)
+        self.primaries[unit.key].restored_in(ms)
 
     def start_standby(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         standby = self.standbys[unit.key] = Standby(unit, guard, self)

@@ -253,11 +253,11 @@ class Node:
         guard = order.guard
         if guard is None or guard.approach != "storage":
             return self._begin(self._built(order))
-        stored = Stored(self._storage_for(order), order)
+        begun, stored = self.machine.clock.time(), Stored(self._storage_for(order), order)
         try:
             history = stored.open(follow=order.take_over is None)
             if history is not None:
-                self._restore(order, guard, stored, history)
+                self._restore(order, guard, stored, history, begun)
             elif guard.incarnation > 1 and order.take_over is None:
                 what = f"{called(order.diagram, order.unit)} ran before, and there is nothing of it in {self.storage}"
                 raise StateError(what, hint="bring that back; or deploy the diagram again, with --replace")
@@ -276,12 +276,12 @@ class Node:
             raise ClusterError(what, hint="start the cluster with one: borealis up --storage DIR")
         return self.storage
 
-    def _restore(self, order: UnitOrder, guard: Guard, stored: Stored, history: History) -> None:
+    def _restore(self, order: UnitOrder, guard: Guard, stored: Stored, history: History, begun: float) -> None:
         """Be the backup that heard all that is in storage, and take over."""
         heir = guard.model_copy(update={"role": "backup", "incarnation": guard.incarnation - 1})
         unit = self._built(order.model_copy(update={"guard": heir}))
         self._stand_by(unit, heir, warm=False)
-        self.guards.restore(unit, guard, stored, history)
+        self.guards.restore(unit, guard, stored, history, begun)
 
     def _begin(self, unit: RunningUnit | RunningEntry, stored: Stored | None = None) -> None:
         order, guard = unit.order, unit.order.guard
