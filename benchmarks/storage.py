@@ -66,9 +66,9 @@ class Options:
 @contextmanager
 def _stored(nodes: int, say: Say) -> Iterator[tuple[Cluster, Path]]:
     """A cluster, and the directory that it keeps its units in."""
-    with tempfile.TemporaryDirectory(prefix="borealis-stored-", ignore_cleanup_errors=True) as root:
-        with cluster(say, nodes, storage=root) as running:
-            yield running, Path(root)
+    temporary = tempfile.TemporaryDirectory(prefix="borealis-stored-", ignore_cleanup_errors=True)
+    with temporary as root, cluster(say, nodes, storage=root) as running:
+        yield running, Path(root)
 
 
 class Items:
