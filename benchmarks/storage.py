@@ -4,8 +4,8 @@ After CEC's experiments: items by chance among 100,000, an average over every te
 windows are open at any time.
 
 throughput: rows/s through an entry point and that unit on another node, in storage and with no protection, by turns
-(figure 5). restore: the node with the unit is killed, and the other goes on from storage; from the order to the streams'
-being open, for logs of different extent (figures 6 and 7) and bases that are written at different paces (8 and 9).
+(figure 5). restore: the node with the unit is killed, and the other goes on from storage; from the order until streams
+are open, for logs of different extent (figures 6 and 7) and bases that are written at different paces (8 and 9).
 restart: the whole cluster is stopped while it holds much state, and started again; from the last node's being ready to
 the first new result.
 """
