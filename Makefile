@@ -25,7 +25,7 @@ SOME := -m 'not long'  # of the quick tests
 # several nodes keep two cores busy: one test at a time
 CLUSTERS := tests/cluster tests/chaos/test_failures.py
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml src/borealis/kernels/loops.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Borealis needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 setup"; exit 2; }
 	@{ test -n "$$JAVA_HOME" && test -x "$$JAVA_HOME/bin/java"; } || command -v java >/dev/null || { \

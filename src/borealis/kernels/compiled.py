@@ -11,7 +11,6 @@ import importlib.util
 import os
 import sys
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +45,8 @@ def _home() -> Path | None:
     """Where the loops lie for this Python, this numba, this text of them and this processor."""
     if not caches().exists() or importlib.util.find_spec("numba") is None:
         return None
+    from importlib.metadata import version  # which takes its time to load
+
     import llvmlite.binding as llvm
 
     stamp = LOOPS.stat()

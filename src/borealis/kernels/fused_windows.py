@@ -95,7 +95,7 @@ class FusedWindows(UndoneWindows):
         bounds, many = flow.bounds, self.groups.capacity
         windows = np.zeros((np.count_nonzero(needed.windows) * many + needed.most, cells.shape[1] - 2), np.int64)
         most = 2 * needed.results + len(windows)  # none of which takes memory before it is written
-        *columns, kind = [room(most, word) for word in (np.int32, *3 * [np.int64], np.int8)]
+        columns, kind = [room(most, np.int32), *(room(most) for _ in range(3))], room(most, np.int8)
         values = room(windows.shape[1] * most).reshape(windows.shape[1], most)
         made = compiled.fold(
             *(flow.time, flow.cause, flow.sub, signs(flow), group, *self._arguments(flow), self.counted is not None),
