@@ -128,8 +128,9 @@ class Trial:
         copies = [unit.node, str(unit.protection.backup)]
         if which == "first":
             return unit.node, box
-        read = [node for node in copies if self._address(node) == self.readers[0].address]
-        return (read if which == "read" else [node for node in copies if node not in read])[0], box
+        reads = lambda: next((node for node in copies if self._address(node) == self.readers[0].address), None)  # noqa: E731
+        read: str = wait_for(reads, "a reader that goes from one copy to another to be there")
+        return (read if which == "read" else next(node for node in copies if node != read)), box
 
     # -- what fails
 
