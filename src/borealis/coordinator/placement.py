@@ -111,7 +111,7 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
     nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
     if {one.ha for one in promised.values()} == {"amnesia"}:
         return nearest
-    news = {"ha": "passive", "guarantee": "precise", "reconcile": "local", "replicas": None}
+    news = {"ha": "passive", "guarantee": "precise", "checkpoint": "interval", "reconcile": "local", "replicas": None}
     return nearest.model_copy(update=news)
 
 
