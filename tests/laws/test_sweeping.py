@@ -332,7 +332,7 @@ def play(chain: Chain, events: list[tuple[object, ...]]) -> None:
 @pytest.mark.parametrize("holds", [False, True])
 @pytest.mark.parametrize("named", [False, True])
 def test_whichever_units_die_at_once_all_comes_out_once_and_in_order(named: bool, holds: bool) -> None:
-    @examples(150)
+    @examples(60)
     @given(st.lists(EVENTS, max_size=50))
     def law(events: list[tuple[object, ...]]) -> None:
         chain = Chain(holds=holds, named=named)

@@ -21,7 +21,6 @@ from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
-from borealis.ha.checkpoints import Sweeping
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
@@ -67,7 +66,10 @@ def mutant(seed: int, **options: Any) -> Callable[[Install], Install]:
 
     def add(install: Install) -> Install:
         name = install.__name__.replace("_", "-")
-        drawn_from = Options(**{"seconds": SECONDS} | options)
+        usual: dict[str, Any] = {"seconds": SECONDS}
+        if options.get("approach") == "passive":
+            usual |= {"checkpoint": "interval"}
+        drawn_from = Options(**usual | options)
         MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, drawn_from, seed)
         return install
 
@@ -145,18 +147,6 @@ def receipts_before_the_disk(patch: pytest.MonkeyPatch) -> None:
 def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
     """What a full disk took of a batch that was refused stays in the log: what comes behind it is not found again."""
     edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
-
-
-@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill",))
-def waits_for_readers(patch: pytest.MonkeyPatch) -> None:
-    """A unit checkpoints when its readers have let go of output, and else never."""
-    patch.setattr(Sweeping, "_is_due", lambda self, now, received: self._swept)
-
-
-@mutant(0, approach="passive", guarantee="precise", checkpoint="sweeping", kinds=("kill", "kill twice"))
-def sweeps_too_clean(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint leaves out tuples that a reader has been given, and has not made durable."""
-    edited(patch, OutputQueue, "acknowledged", "(r.done", "(r.received")
 
 
 # -- takeovers that go on with too little, or with too much

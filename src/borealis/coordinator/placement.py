@@ -117,8 +117,9 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
     nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
     if {one.ha for one in promised.values()} == {"amnesia"}:
         return nearest
-    approach = "storage" if "storage" in {one.ha for one in promised.values()} else "passive"
-    news = {"ha": approach, "guarantee": "precise", "reconcile": "local", "replicas": None}
+    stored = "storage" in {one.ha for one in promised.values()}
+    how = {"ha": "storage", "checkpoint": None} if stored else {"ha": "passive", "checkpoint": "interval"}
+    news = how | {"guarantee": "precise", "reconcile": "local", "replicas": None}
     return nearest.model_copy(update=news)
 
 
