@@ -28,7 +28,7 @@ LOADS = tuple(0.672 + 0.028 * n for n in MIX)  # the same loads, by the rates of
 FIVE = 5
 WARM_S, SECONDS, QUICK_S = 20.0, 60.0, 20.0
 EPOCH_S = 10.0  # every server has been round by then
-SEEDS = 5  # of what is drawn
+SEEDS = 3  # of what is drawn, if nothing is said
 BASE = ("random", "round-robin")
 
 Assign = Callable[[Sequence[Server], Random], None]

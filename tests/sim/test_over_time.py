@@ -258,7 +258,9 @@ def test_a_node_that_restarts_gets_its_units_again_and_others_find_it(spread: Si
     assert spread.where("u1") == {}, "nothing goes elsewhere"
     spread.host("node1").start()
     spread.until(lambda: spread.where("u1") == spread.where(ENTRY) == {"node1": PRIMARY})
-    spread.settle()
+    shown = lambda: {unit.unit: unit for unit in spread.status().units}  # noqa: E731
+    spread.until(lambda: shown()["u1"].state == "running")
+    spread.until(lambda: "in epoch" in shown()["u2"].error)  # found, and of another life: it does not mix the two
     assert running(spread, "node2", "u2") is other
 
 

@@ -277,6 +277,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
             rows_out=50 * second,
             trains=10 * second,
             train_ms=20.0,
+            busy_s=0.2 * second,
             inputs={"traffic/packets": 500 * second},
             lag_rows=3,
             boundary=second * 1_000_000,
