@@ -41,6 +41,8 @@ class Host:
 
     remove = add
 
+    def news(self) -> None: ...
+
     def claim(self, _: object) -> None:
         return None
 
