@@ -238,6 +238,7 @@ def _takeover(spark: SparkSession, made: Unit, backup: Backup, way: str) -> floa
             image.rehearse()
             image.rehearsals.wait(before, FIT_S)
         image.watch = lambda *_: over.set()
+        time.sleep(0.1)  # a takeover begins between fittings
         began = time.perf_counter()
         image.resume(backup[0])
         image.start()

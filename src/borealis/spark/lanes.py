@@ -231,7 +231,8 @@ class Lanes:
             if not self._fetch(dress, until, may_end=age > self._lease_s):
                 # an input that has failed says at once that there is nothing: do not ask all the time
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._holds(mine), min(self._pause_s, self._turn_s))
+                    pause = min(self._pause_s, self._turn_s)
+                    self._changed.wait_for(lambda d=dress: not self._holds(mine) or self._dress is not d, pause)  # type: ignore[misc]
             looked = True
 
     def _fetch(self, dress: Dress, until: float, *, may_end: bool) -> bool:

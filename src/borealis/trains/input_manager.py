@@ -161,6 +161,8 @@ class InputManager:
             if not intake.source_ended:
                 self._readers.append(self._threads.start(f"read-{name}", partial(self._read, intake)))
         self._maker = self._threads.start("trains", self._make_trains)
+        with self._changed:  # who waits for a train has heard of what was read before, and could make none of it
+            self._tell()
 
     def stop(self) -> None:
         """Stop reading; trains already made stay. A source that waits for its next row is soon left to itself.

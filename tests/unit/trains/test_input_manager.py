@@ -24,6 +24,7 @@ from borealis.errors import InputError, MachineError
 from borealis.machine import Machine
 from borealis.state.delta import from_stream
 from borealis.streams.section import Section, section
+from borealis.threads import SystemThreads
 from borealis.trains import input_manager
 from borealis.trains.forking import FORKS, DelayBound
 from borealis.trains.input_manager import InputManager
@@ -719,3 +720,43 @@ def test_while_trunk_and_fork_take_turns_trains_are_short(tmp_path: Path) -> Non
         assert max(sizes[False]) > 50  # all that is free by then, in one
     finally:
         manager.stop()
+
+
+@pytest.mark.timeout(60)
+def test_who_waits_since_before_the_start_is_woken_when_trains_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read at once is there before a train can be made of it, and no more may come."""
+    looks, found = threading.Semaphore(0), list[int | None]()
+
+    class ReadsAtOnce(SystemThreads):
+        def start(self, name: str, work: Callable[[], Any]) -> Any:
+            if not name.startswith("read-"):
+                return super().start(name, work)
+            work()
+            assert looks.acquire(timeout=20)  # who waits has heard of it, in vain
+            return super().start(name, lambda: None)
+
+    feed, inputs = {"a": Told()}, [StreamInput("a")]
+    feed["a"].tell([1, 2], [])
+    feed["a"].stop()
+    schemas, paces = {"a": pa.schema([("n", pa.int64())])}, {"a": 1}
+    manager = InputManager(inputs, feed, schemas, paces, tmp_path, machine=Machine(threads=ReadsAtOnce()))
+    work_on, waits = manager._work_on, threading.Event()
+
+    def watched(**how: bool) -> bool:
+        did = work_on(**how)
+        if waits.is_set():
+            looks.release()
+        waits.set()
+        return did
+
+    monkeypatch.setattr(manager, "_work_on", watched)
+    monkeypatch.setattr(manager, "_patience", lambda: 40.0)
+    waiting = threading.Thread(target=lambda: found.append(manager.next_train(0, 30.0)), daemon=True)
+    waiting.start()
+    assert waits.wait(20)
+    manager.start()
+    waiting.join(25)
+    assert found == [1]
+    manager.stop()
