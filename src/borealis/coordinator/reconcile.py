@@ -1,15 +1,16 @@
 """Seeing to it that what shall run does: once a second or when there is news, and never in a hurry.
 
 A difference is mended when two heartbeats of its node have shown it, since one may have left the node before the last
-order reached it; a backup that the catalog itself does not have is given at once. What cannot be mended is tried again,
-each time after twice as long, and shown in the status.
+order reached it; and where the catalog has a backup, two of the node that shall have it. One that the catalog itself
+does not have is given at once. What cannot be mended is tried again, each time after twice as long, and shown in the
+status.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,6 +18,8 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, DriftKind, Known, copies_of, differences, lost_copies
 from borealis.coordinator.http_errors import TakenError
+from borealis.coordinator.layout import Layout, UnitAssignment
+from borealis.coordinator.membership import Member
 from borealis.coordinator.rebalance import Rebalancing
 from borealis.errors import BorealisError
 from borealis.threads import Task
@@ -33,6 +36,7 @@ class _Seen:
 
     incarnation: str
     beats: int
+    of_backup: int = 0  # beats of the node that shall have the backup
     failures: int = 0
     not_before: float = 0.0
     error: str = ""
@@ -108,11 +112,19 @@ class Reconciler:
             if one not in there:
                 self._seen.pop(one, None)
         for difference in found:
-            member = self._cluster.members.member(difference.node)
+            member, backup = self._cluster.members.member(difference.node), self._backup(difference)
             incarnation = member.status.incarnation if member else ""
             seen = self._seen.get(difference)
             if seen is None or seen.incarnation != incarnation:
-                self._seen[difference] = _Seen(incarnation, member.beats if member else 0)
+                beats, of_backup = (0 if one is None else one.beats for one in (member, backup))
+                self._seen[difference] = _Seen(incarnation, beats, of_backup)
+
+    def _backup(self, difference: Difference) -> Member | None:
+        """The node that shall have what is missing: its heartbeats say whether it has."""
+        if difference.kind is not DriftKind.NO_BACKUP:
+            return None
+        place = _place(difference, self._cluster.catalog.layouts())
+        return None if place is None else self._cluster.members.if_alive(place.backup)
 
     def _is_due(self, difference: Difference, known: Known) -> bool:
         seen = self._seen[difference]
@@ -120,7 +132,9 @@ class Reconciler:
             return False
         if difference.kind is DriftKind.NO_BACKUP and _has_none(difference, known):
             return True
-        member = self._cluster.members.member(difference.node)
+        member, backup = self._cluster.members.member(difference.node), self._backup(difference)
+        if backup is not None and backup.beats - seen.of_backup < BEATS_LEAST:
+            return False
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
 
     def _joins(self, diagram: str, found: Sequence[Difference]) -> bool:
@@ -181,6 +195,8 @@ class Reconciler:
 
     def _mend(self, difference: Difference) -> None:
         seen = self._seen.get(difference)
+        if difference.kind is DriftKind.NO_BACKUP and (seen is None or not self._is_due(difference, self._known())):
+            return  # it has got one meanwhile, and heartbeats are yet to say so
         try:
             mend(self._cluster, difference, self._known)
         except BorealisError as error:
@@ -198,9 +214,13 @@ class Reconciler:
 
 def _has_none(difference: Difference, known: Known) -> bool:
     """Whether the catalog itself says that there is no backup: no old heartbeat does."""
-    layout = next((one for one in known.layouts if one.name == difference.diagram), None)
-    place = None if layout is None else layout.part(difference.unit)
+    place = _place(difference, known.layouts)
     return place is not None and place.backup is None
+
+
+def _place(difference: Difference, layouts: Iterable[Layout]) -> UnitAssignment | None:
+    layout = next((one for one in layouts if one.name == difference.diagram), None)
+    return None if layout is None else layout.part(difference.unit)
 
 
 def mend(cluster: Cluster, difference: Difference, known: Callable[[], Known]) -> None:

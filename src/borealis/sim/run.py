@@ -213,12 +213,20 @@ class Run:
         self._over = True
 
     def _watch_moves(self) -> None:
-        """Which units are on their way elsewhere, as the catalog has it: one of a diagram at a time."""
+        """Which units are on their way elsewhere, as the catalog has it: one of a diagram at a time.
+
+        One that was under way between two looks is elsewhere with the same incarnation.
+        """
+        homes: dict[str, tuple[str, int]] = {}
         while not self._over:
             host = self.cluster.coordinator
             if host.alive and host.coordinator is not None:
                 for layout in host.coordinator.cluster.catalog.layouts():
                     moving = {unit.unit for unit in layout.units if unit.moving_to is not None}
+                    before, homes = homes, {unit.unit: (unit.node, unit.incarnation) for unit in layout.units}
+                    for name, (node, incarnation) in homes.items():
+                        if before.get(name, (node, 0))[0] != node and before[name][1] == incarnation:
+                            self._moved.add(name)
                     self._moved |= moving
                     if len(moving) > 1:
                         self._at_once.add(f"units {', '.join(sorted(moving))} of {layout.name} moved at once")
