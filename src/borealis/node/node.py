@@ -254,11 +254,14 @@ class Node:
         if guard is None or guard.approach != "storage":
             return self._begin(self._built(order))
         begun, stored = self.machine.clock.time(), Stored(self._storage_for(order), order)
+        moved = None if order.take_over is None else self._built(order)  # its source stands still from here on
         try:
-            history = stored.open(follow=order.take_over is None)
-            if history is not None:
+            history = stored.open(follow=moved is None)
+            if moved is not None:
+                self._begin(moved, stored)
+            elif history is not None:
                 self._restore(order, guard, stored, history, begun)
-            elif guard.incarnation > 1 and order.take_over is None:
+            elif guard.incarnation > 1:
                 what = f"{called(order.diagram, order.unit)} ran before, and there is nothing of it in {self.storage}"
                 raise StateError(what, hint="bring that back; or deploy the diagram again, with --replace")
             else:

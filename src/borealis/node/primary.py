@@ -316,6 +316,8 @@ class PrimaryGuard:
 
     def _converse(self) -> None:
         """Send what is due, and do what follows from the answer."""
+        if self.stored is not None and self.unit.frozen_since is not None:
+            return  # on its way elsewhere: what is written there counts from now on
         with self.unit.run.between_trains(), self._lock:
             if self._has_trimmed:  # what readers let go of from here on is told the next time
                 self._has_trimmed = False
