@@ -123,7 +123,7 @@ def trims_for_the_fastest(patch: pytest.MonkeyPatch) -> None:
     edited(patch, OutputQueue, "_low", "min((reader.done", "max((reader.done")
 
 
-@mutant(6, diagram="merging", approach="passive", guarantee="precise", merge="arrival", kinds=("kill busy",))
+@mutant(16, diagram="merging", approach="passive", guarantee="precise", merge="arrival", kinds=("kill busy",))
 def never_holds(patch: pytest.MonkeyPatch) -> None:
     """Readers get what the backup does not have, and may come to in another order."""
     patch.setattr(Passive, "holds", False)
@@ -170,7 +170,7 @@ def repeats_aloud(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Backup, "_scripts", "return (Replay(to, silent=True),)", "return (Replay(to),)")
 
 
-@mutant(6, diagram="merging", approach="passive", guarantee="no-loss", merge="arrival", kinds=("kill busy",))
+@mutant(16, diagram="merging", approach="passive", guarantee="no-loss", merge="arrival", kinds=("kill busy",))
 def never_jumps(patch: pytest.MonkeyPatch) -> None:
     """A backup goes on under ids that readers may have seen with other tuples."""
     edited(patch, Backup, "take_over", "jump = self.nondeterministic and not self.precise", "jump = False")
@@ -197,7 +197,7 @@ def _without_publishers(facts: bytes) -> bytes:
     return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
 
 
-@mutant(168, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
+@mutant(8, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
 def forgets_readers(patch: pytest.MonkeyPatch) -> None:
     """A backup does not hear which readers its streams have: it keeps nothing for them."""
     text = "self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}"
@@ -214,7 +214,7 @@ def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Detector, "refused", text, "self.certain = True")
 
 
-@mutant(9, guarantee="precise", kinds=("cut",))
+@mutant(7, guarantee="precise", kinds=("cut",))
 def ignores_refusals(patch: pytest.MonkeyPatch) -> None:
     """A primary goes on alone, though the coordinator says that its backup has taken over."""
     edited(patch, PrimaryGuard, "_partner_died", "if answer is not None and not answer.granted", "if False")
@@ -243,7 +243,7 @@ def deadlocks(patch: pytest.MonkeyPatch) -> None:
     edited(patch, PrimaryGuard, "_converse", text, "with self._lock, self.unit.run.between_trains():")
 
 
-@mutant(38, approach="upstream-backup", guarantee="precise", kinds=("slow successor",))
+@mutant(0, approach="upstream-backup", guarantee="precise", kinds=("slow successor",))
 def hasty(patch: pytest.MonkeyPatch) -> None:
     """A second takeover during the first: a primary takes a backup before it has done again what was done."""
     patch.setattr(Primary, "_is_behind", lambda self: False)

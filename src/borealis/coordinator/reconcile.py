@@ -133,7 +133,7 @@ class Reconciler:
         if difference.kind is DriftKind.NO_BACKUP and _has_none(difference, known):
             return True
         member, backup = self._cluster.members.member(difference.node), self._backup(difference)
-        if backup is not None and backup.beats - seen.of_backup < BEATS_LEAST:
+        if backup is not None and backup.beats - seen.of_backup < BEATS_LEAST - 1:
             return False
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
 

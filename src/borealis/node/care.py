@@ -28,6 +28,7 @@ class CareTimings:
 
     freeze_s: float = 30.0  # a unit may take so long to finish its train, and stays frozen so long without news
     warm_s: float = 20.0  # a standby rehearses so long at most before it counts as one
+    fit_s: float = 1.0  # and an image waits so long at most for a query of the pool to try it on
     tick_s: float = 0.05  # between two looks at everything
 
 
@@ -46,7 +47,7 @@ class Care:
     def warm(self, unit: RunningUnit) -> None:
         """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
         if unit.image:
-            return self._node.pool.warm(unit, self._timings.warm_s)
+            return self._node.pool.warm(unit, self._timings.fit_s)  # it protects its unit already
         until = self._clock.now() + self._timings.warm_s
         while unit.run.rehearsals.count < WARM_REHEARSALS and self._clock.now() < until and not self._stopped.is_set():
             if unit.query.failure() is not None or unit.started:

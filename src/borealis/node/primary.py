@@ -62,6 +62,7 @@ class GuardTimings:
     tick_s: float = 0.1  # before it looks whether something is due, at most
     retry_s: float = 0.05  # after a parcel that did not arrive
     claim_s: float = 0.1  # before a coordinator that did not answer is asked again
+    jump_s: float = 2.0  # for the first train of a unit that begins from nothing, before its backup hears of it
     forget_s: float = 2.0  # for upstream to say that it keeps nothing for a reader any more
 
 
@@ -318,6 +319,8 @@ class PrimaryGuard:
         """Send what is due, and do what follows from the answer."""
         if self.stored is not None and self.unit.frozen_since is not None:
             return  # on its way elsewhere: what is written there counts from now on
+        if self._is_about_to_jump():
+            return
         with self.unit.run.between_trains(), self._lock:
             if self._has_trimmed:  # what readers let go of from here on is told the next time
                 self._has_trimmed = False
@@ -359,6 +362,11 @@ class PrimaryGuard:
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
+
+    def _is_about_to_jump(self) -> bool:
+        """Whether ids jump with the train that is to come: a backup that knows nothing of that would go on before it."""
+        begins = self.unit.leaps and self.unit.run.committed() <= self.policy.first.train
+        return begins and self._clock.time() - self._since < self._timings.jump_s
 
     def _say(self, parcel: Parcel, within: float) -> GuardAnswer:
         """Give the backup a parcel, on its node or in storage."""

@@ -63,6 +63,7 @@ class Running:
     standby: bool = field(default=False, kw_only=True)  # it waits for the death of another
     frozen_since: float | None = field(default=None, kw_only=True)
     machine: Machine = field(default=HERE, kw_only=True)
+    leaps: bool = field(default=False, kw_only=True)  # it begins from nothing: ids jump with its first train
     # noted by its protection on the node it came from
     retained_points: list[CommitPoint] = field(default_factory=list, kw_only=True)
 
@@ -343,6 +344,7 @@ class RunningUnit(Running):
         """Both copies of the unit were lost: it reads what there is. If it may lose tuples, what the lost copies gave
         is neither given again (ids jump) nor made again (it begins at what is newest): no reader shall count it twice.
         """
+        self.leaps = may_lose
         for feed in self.feeds.values():
             feed.forgetful = True
             feed.fresh = "newest" if may_lose else "oldest"
