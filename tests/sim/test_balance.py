@@ -130,7 +130,7 @@ def break_down(town: Simulated, node: str) -> None:
 def test_results_are_right_while_units_come_and_go_by_themselves(programs: Programs) -> None:
     faults = (Fault(2.0, 3.0, "kill", ("node1",), 0.004), Fault(6.0, 7.0, "kill", ("node2",)))
     how = ("single", CUT, "passive", "precise")
-    plan = Plan(4, *how, False, ("node1", "node2", "node3"), 18.0, faults, calm_s=0.5, start_s=0.08)
+    plan = Plan(5, *how, False, ("node1", "node2", "node3"), 18.0, faults, calm_s=0.5, start_s=0.08)
     outcome = Stage(programs).play(plan)[0]
     assert outcome.faults == []
     assert sum("which had less to do" in line for line in outcome.lines) >= 2, "units have moved"
