@@ -47,7 +47,7 @@ BASE_WORK, BASE_PERIOD = "20 ms", "100 ms"
 ALL = "all"  # the name under which those units are protected of which no box is named
 PARALLEL = ("active", "replicas")  # the other copy runs beside the primary
 CHECKPOINTED = ("passive", "storage")  # what changed is sent now and then: to the other copy, or to storage
-CHECKPOINTING = ("passive",)  # it sends what has changed now and then
+TIMED = ("passive",)  # and may choose when
 OF_A_BOUND = (
     "delay",
     "delay_of",
@@ -158,7 +158,7 @@ class Protection(Frozen):
             defaults["interval"] = INTERVALS[approach]
         if approach == "storage":
             defaults |= {"extent": EXTENT, "base_work": BASE_WORK, "base_period": BASE_PERIOD}
-        if approach in CHECKPOINTING:
+        if approach in TIMED:
             defaults["checkpoint"] = "interval"
         if given.get("delay") is not None or approach == "replicas":
             defaults["merge"] = "time"
@@ -184,9 +184,9 @@ class Protection(Frozen):
         if self.extent is not None and self.extent < EXTENT_LEAST:
             reason = f"an extent of {self.extent:g} bases"
             raise DiagramError(reason, hint=f"{EXTENT_LEAST:g} is the least: a base would follow on the other")
-        if self.checkpoint is not None and self.ha not in CHECKPOINTING:
+        if self.checkpoint is not None and self.ha not in TIMED:
             reason = f"'checkpoint: {self.checkpoint}' makes no sense with '{self.ha}', which makes none"
-            raise DiagramError(reason, hint=f"say ha: {CHECKPOINTING[0]}, or leave it out")
+            raise DiagramError(reason, hint=f"say ha: {TIMED[0]}, or leave it out")
         if self.merge == "time" and self.ha == "none":
             raise DiagramError("'merge: time' without an approach", hint="choose one: a unit without a copy needs none")
         if self.ha == "replicas" and self.merge != "time":

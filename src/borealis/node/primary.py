@@ -364,7 +364,7 @@ class PrimaryGuard:
         self._answered(want, answer, now, parcel.acks)
 
     def _is_about_to_jump(self) -> bool:
-        """Whether ids jump with the train that is to come: a backup that knows nothing of that would go on before it."""
+        """Whether ids jump with the next train: a backup that knows nothing of that would go on with those before."""
         begins = self.unit.leaps and self.unit.run.committed() <= self.policy.first.train
         return begins and self._clock.time() - self._since < self._timings.jump_s
 

@@ -29,6 +29,7 @@ from borealis.storage import Storage
 from borealis.wire.messages import GuardAnswer, UnitOrder, called
 
 UNITS = "units"  # under the root of a storage
+VERSION = 1
 FOLLOWS = "follows.json"  # in a directory that goes on from another: which, and up to which train
 RECORDS_MOST = 2_000  # before a base is due: each is read at a start
 
@@ -67,9 +68,6 @@ class _Past(ParcelLog):
 
     def __init__(self, root: Path, storage: Storage) -> None:
         self.root, self.machine = root, storage.machine
-
-    def sweep(self) -> None:
-        """It is not ours."""
 
 
 @dataclass
@@ -118,7 +116,8 @@ class Stored:
         if found is None:
             return None
         self.follows, history = found
-        self._disk.write_whole(root / FOLLOWS, json.dumps({"turn": self.follows, "train": history.train}).encode())
+        follows = {"version": VERSION, "turn": self.follows, "train": history.train}
+        self._disk.write_whole(root / FOLLOWS, json.dumps(follows).encode())
         self._log.read(history.train)
         self._log.begin()
         return history
@@ -128,6 +127,9 @@ class Stored:
         for turn in sorted(turns, reverse=True):
             past, follows = _Past(self._home / _name(turn), self._storage), self._home / _name(turn) / FOLLOWS
             before = json.loads(self._disk.read(follows)) if self._disk.exists(follows) else None
+            if before is not None and before["version"] != VERSION:
+                other = f"{follows} is of version {before['version']}, not {VERSION}"
+                raise StateError(other, hint="use the Borealis that wrote it, or deploy the diagram again")
             found = past.read(0 if before is None else before["train"], upto, mend=False)
             if found.base:
                 return turn, _history(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from borealis.diagram.cut import cut
 from borealis.diagram.durations import parse
-from borealis.diagram.protection import CHECKPOINTING, CHECKPOINTS, Protection
+from borealis.diagram.protection import CHECKPOINTS, TIMED, Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
@@ -268,7 +268,7 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         for name in names
         for cuts, approach, guarantee in ways_of(name)
         if approach != "none" and asked in (None, approach) and options.guarantee in (None, guarantee)
-        if options.checkpoint is None or approach in CHECKPOINTING
+        if options.checkpoint is None or approach in TIMED
     ]
     if options.approach == "replicas":  # they are an active standby that answers as well
         ways = [way for way in _replicable(names) if options.guarantee in (None, way[3])]
@@ -295,7 +295,7 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         faults = _stored(Random(f"storage {seed}"), faults, nodes)
     bucket = _bucket(Random(f"bucket {seed}"), spec_of(name), cuts, merge, ha=approach, guarantee=guarantee)
     plan = Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean, bucket)
-    if approach in CHECKPOINTING:
+    if approach in TIMED:
         drawn_when = Random(f"checkpoint {seed}").choice(CHECKPOINTS)
         plan = replace(plan, checkpoint=options.checkpoint or drawn_when)
     plan = _spreading(Random(f"spread {seed}"), _bounded(Random(f"delay {seed}"), plan, options), options)
