@@ -58,6 +58,7 @@ class TrainLog(RecordLog):
     _last = 0  # the last train
     _logged = 0  # bytes of records since the base
     _base_bytes = 0
+    _base_train: int | None = None  # of the newest whole base; it is not written again: what there is must stay whole
     _writer: Task[None] | None = None
     _failure: BaseException | None = None
     _ended: Event | None = None  # set when a base that is being written is not wanted any more
@@ -127,7 +128,7 @@ class TrainLog(RecordLog):
                 continue
             pieces = [Logged(*one) for one in base.read()]
             if pieces and not base.is_torn and MORE not in pieces[-1].head:
-                self._base_bytes = base.length
+                self._base_bytes, self._base_train = base.length, train
                 return Found(pieces, train=train), damaged
             damaged = max(damaged, train)
         return Found(), damaged
@@ -156,6 +157,8 @@ class TrainLog(RecordLog):
         """Begin, or begin again, with all there is as of a train; see `write_base`."""
         self._abandon()
         self._last = train
+        if self._base_train is None:
+            self._read_base(None)  # of an earlier attempt
         self.begin()
         self._write_base(train, pieces, Pace(), self.machine.threads.event())
         if spare():
@@ -186,6 +189,8 @@ class TrainLog(RecordLog):
 
     def _write_base(self, train: int, pieces: Pieces, pace: Pace, ended: Event) -> bool:
         """Whether it came to its end."""
+        if train == self._base_train:
+            return True
         clock, began = self.machine.clock, self.machine.clock.now()
         base, size, rest = self._file(self.root / f"base-{train}.bin"), 0, iter(pieces)
         base.create()
@@ -203,7 +208,7 @@ class TrainLog(RecordLog):
             size = base.length
         finally:
             base.close()
-        self._base_bytes = size
+        self._base_bytes, self._base_train = size, train
         return True
 
     def drop(self, train: int, first: int) -> None:
