@@ -230,14 +230,15 @@ def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float
 def candidates(
     place: UnitAssignment, loads: Sequence[Load], work: Work | None = None, shares: Shares | None = None
 ) -> list[str]:
-    """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then those
-    that would be done with it first, and last one where it failed; among equals the one that was, then those with
+    """Nodes that may stand by for a place that has lost its backup: further copies first, which run already, then the
+    one that was, then those that would be done with it first, and last one where it failed; among equals those with
     least to do.
     """
     by_rank, near = ranked(loads, {}, shares or {}), (place.backup, place.was)
     work = work or unmeasured("", place).work
-    others = by_share(work, able(loads), shares or {}, lambda name: (name not in near, by_rank(name)))
-    return sorted((node.name for node in others), key=lambda name: (name not in place.copies, name == place.failed_on))
+    others = by_share(work, able(loads), shares or {}, by_rank)
+    order = lambda name: (name not in place.copies, name == place.failed_on, name not in near)  # noqa: E731
+    return sorted((node.name for node in others), key=order)
 
 
 def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:
