@@ -197,7 +197,7 @@ def _without_publishers(facts: bytes) -> bytes:
     return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
 
 
-@mutant(8, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
+@mutant(60, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
 def forgets_readers(patch: pytest.MonkeyPatch) -> None:
     """A backup does not hear which readers its streams have: it keeps nothing for them."""
     text = "self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}"
