@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from borealis.diagram.protection import Protection
 from borealis.ha.primary import Want
 from borealis.node.parcel import Parcel
-from borealis.node.stored import Budget, History, Stored
+from borealis.node.stored import Budget, Stored, UnitHistory
 from borealis.storage import storage_at
 from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import Guard, UnitOrder
@@ -67,7 +67,7 @@ class Unit:
         self.log.write_base(len(self.done), lambda: parcel)
 
 
-def replayed(history: History) -> list[str]:
+def replayed(history: UnitHistory) -> list[str]:
     found: list[str] = []
     for parcel in history:
         assert parcel.want.since <= len(found)

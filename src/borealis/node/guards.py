@@ -17,7 +17,7 @@ from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
 from borealis.node.running import RunningEntry, RunningUnit, UnitKey
 from borealis.node.standby import Standby
-from borealis.node.stored import History, Stored
+from borealis.node.stored import Stored, UnitHistory
 from borealis.node.turns import NodeTurns
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
@@ -59,7 +59,7 @@ class Guards:
         self.primaries[unit.key].start()
 
     def restore(
-        self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored, history: History, begun: float
+        self, unit: RunningUnit | RunningEntry, guard: Guard, stored: Stored, history: UnitHistory, begun: float
     ) -> None:
         """Go on where the storage says that a unit was: as a backup does that heard all of it."""
         standby = self.standbys[unit.key]

@@ -26,7 +26,7 @@ from borealis.node.pool import POOL, Make, QueryPool
 from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
-from borealis.node.stored import History, Stored
+from borealis.node.stored import Stored, UnitHistory
 from borealis.spark.lane_query import LaneQuery
 from borealis.storage import Storage
 from borealis.streams.queue import OutputQueue, QueueLimits, StandbyError
@@ -279,7 +279,7 @@ class Node:
             raise ClusterError(what, hint="start the cluster with one: borealis up --storage DIR")
         return self.storage
 
-    def _restore(self, order: UnitOrder, guard: Guard, stored: Stored, history: History, begun: float) -> None:
+    def _restore(self, order: UnitOrder, guard: Guard, stored: Stored, history: UnitHistory, begun: float) -> None:
         """Be the backup that heard all that is in storage, and take over."""
         heir = guard.model_copy(update={"role": "backup", "incarnation": guard.incarnation - 1})
         unit = self._built(order.model_copy(update={"guard": heir}))

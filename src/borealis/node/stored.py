@@ -24,7 +24,7 @@ from borealis.errors import ClusterError, FullError, StateError
 from borealis.node.parcel import Parcel
 from borealis.state.directory_lock import DirectoryKind
 from borealis.state.records import Head
-from borealis.state.train_log import Found, Logged, Pace, Pieces, TrainLog
+from borealis.state.train_log import BasePace, Found, Pieces, TrainLog, TrainRecord
 from borealis.storage import Storage
 from borealis.wire.messages import GuardAnswer, UnitOrder, called
 
@@ -41,14 +41,14 @@ Turn = tuple[int, int]  # incarnation, and how often the unit moved or changed i
 class Budget:
     """How much of each period goes into a base, and what of the log a start may have to read (CEC's CI, CP and Q)."""
 
-    pace: Pace = field(default_factory=Pace)
+    pace: BasePace = field(default_factory=BasePace)
     extent: float = EXTENT  # the records may take so many times a base
     piece_bytes: int = 256 << 10
 
     @classmethod
     def of(cls, protection: Protection) -> Budget:
         work_us, period_us = protection.base_us
-        return cls(Pace(work_us / 1e6, period_us / 1e6), protection.extent or EXTENT)
+        return cls(BasePace(work_us / 1e6, period_us / 1e6), protection.extent or EXTENT)
 
 
 class ParcelLog(TrainLog):
@@ -71,7 +71,7 @@ class _Past(ParcelLog):
 
 
 @dataclass
-class History:
+class UnitHistory:
     """What is known of a unit: all there was as of a train, and what came behind that."""
 
     base: bytes
@@ -104,7 +104,7 @@ class Stored:
 
     # -- start
 
-    def open(self, *, follow: bool = True) -> History | None:
+    def open(self, *, follow: bool = True) -> UnitHistory | None:
         """Have a directory; what the primaries before this one left, or nothing if it is not to `follow` them."""
         if self._later():
             raise self._deposed()
@@ -122,7 +122,7 @@ class Stored:
         self._log.begin()
         return history
 
-    def _history(self, turns: list[Turn], upto: int | None = None) -> tuple[Turn, History] | None:
+    def _history(self, turns: list[Turn], upto: int | None = None) -> tuple[Turn, UnitHistory] | None:
         """What the newest of these left that had anything."""
         for turn in sorted(turns, reverse=True):
             past, follows = _Past(self._home / _name(turn), self._storage), self._home / _name(turn) / FOLLOWS
@@ -262,11 +262,11 @@ class Stored:
         self._disk.remove_all(self._home)
 
 
-def _history(found: Found) -> History:
-    return History(b"".join(_bytes(found.base)), list(_bytes(found.records)), found.train)
+def _history(found: Found) -> UnitHistory:
+    return UnitHistory(b"".join(_bytes(found.base)), list(_bytes(found.records)), found.train)
 
 
-def _bytes(records: Iterable[Logged]) -> Iterator[bytes]:
+def _bytes(records: Iterable[TrainRecord]) -> Iterator[bytes]:
     return (bytes(blob.to_pybytes()) for one in records for blob in one.blobs)
 
 

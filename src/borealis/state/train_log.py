@@ -27,15 +27,15 @@ MORE = "more"  # in the head of each piece of a base but the last
 Pieces = Iterable[tuple[Mapping[str, Any], Blobs]]
 
 
-class Logged(NamedTuple):
-    """A record that was read."""
+class TrainRecord(NamedTuple):
+    """One that was read."""
 
     head: Head
     blobs: Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Pace:
+class BasePace:
     """So long a base is written at a time, and then no more until the period is over; without a period, to its end."""
 
     work_s: float = 0.0
@@ -46,8 +46,8 @@ class Pace:
 class Found:
     """What a start goes on from: the pieces of the newest whole base, the records behind it, the last train."""
 
-    base: list[Logged] = field(default_factory=list)
-    records: list[Logged] = field(default_factory=list)
+    base: list[TrainRecord] = field(default_factory=list)
+    records: list[TrainRecord] = field(default_factory=list)
     train: int = 0
 
 
@@ -94,7 +94,7 @@ class TrainLog(RecordLog):
                     continue
                 if begin > found.train or train < found.train:
                     raise self._gap(found.train + 1, begin)
-                found.records.append(Logged(head, blobs))
+                found.records.append(TrainRecord(head, blobs))
                 found.train = train
             self._logged += segment.length
             if segment.is_torn:  # segments behind it must hold nothing, or more than a tail is damaged
@@ -126,7 +126,7 @@ class TrainLog(RecordLog):
         for train, base in reversed(self.found("base")):
             if upto is not None and train > upto:
                 continue
-            pieces = [Logged(*one) for one in base.read()]
+            pieces = [TrainRecord(*one) for one in base.read()]
             if pieces and not base.is_torn and MORE not in pieces[-1].head:
                 self._base_bytes, self._base_train = base.length, train
                 return Found(pieces, train=train), damaged
@@ -160,12 +160,16 @@ class TrainLog(RecordLog):
         if self._base_train is None:
             self._read_base(None)  # of an earlier attempt
         self.begin()
-        self._write_base(train, pieces, Pace(), self.machine.threads.event())
+        self._write_base(train, pieces, BasePace(), self.machine.threads.event())
         if spare():
             self.drop(train, train + 1)
 
     def write_base(
-        self, train: int, pieces: Callable[[], Pieces], spare: Callable[[], bool] = lambda: True, pace: Pace = Pace()
+        self,
+        train: int,
+        pieces: Callable[[], Pieces],
+        spare: Callable[[], bool] = lambda: True,
+        pace: BasePace = BasePace(),
     ) -> None:
         """Write all there is as of a train in the background, at this pace.
 
@@ -187,7 +191,7 @@ class TrainLog(RecordLog):
 
         self._writer = self.machine.threads.start("state-base", write)
 
-    def _write_base(self, train: int, pieces: Pieces, pace: Pace, ended: Event) -> bool:
+    def _write_base(self, train: int, pieces: Pieces, pace: BasePace, ended: Event) -> bool:
         """Whether it came to its end."""
         if train == self._base_train:
             return True
