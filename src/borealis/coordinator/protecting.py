@@ -126,9 +126,7 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     durable = any(i.durable for i in Spec.from_yaml(layout.yaml).inputs if i.name == place.input)
     if durable and place.node not in names:
         raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
-    other = next((name for name in (*place.nodes, *candidates(place, able)) if name in names), None)
-    if other is None:
-        raise AbsentError(f"no node is there for {what}", hint="start one")
+    other = _next_home(what, place, able)
     now = place.restarted(other)
     if not cluster.catalog.put(layout.name, place, now):
         return
@@ -138,13 +136,19 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     order_place(cluster, layout, now)
 
 
+def _next_home(what: str, place: UnitAssignment, able: Sequence[Load]) -> str:
+    """Where one that runs nowhere goes: where it was, or where there is least to do."""
+    names = {node.name for node in able}
+    found = next((name for name in (*place.nodes, *candidates(place, able)) if name in names), None)
+    if found is None:
+        raise AbsentError(f"no node is there for {what}", hint="start one")
+    return found
+
+
 def restore(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """It runs nowhere: have it go on where it was, as storage says, or where there is least to do."""
-    able, what = _able(cluster), called(layout.name, place.unit)
-    names = {node.name for node in able}
-    other = next((name for name in (place.node, *candidates(place, able)) if name in names), None)
-    if other is None:
-        raise AbsentError(f"no node is there for {what}", hint="start one")
+    what = called(layout.name, place.unit)
+    other = _next_home(what, place, _able(cluster))
     now = place.succeeded(other)
     if not cluster.catalog.put(layout.name, place, now):
         return
