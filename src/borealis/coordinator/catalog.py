@@ -64,6 +64,7 @@ class Catalog:
             machine.disk.make_directory(path.parent)
             self._lock = opened.enter_context(contextlib.closing(_hold(machine.disk, path)))
             self.held_by("")
+            self._owns = opened.enter_context(contextlib.closing(_own(storage))) if storage is not None else None
             self._db = machine.disk.database(path)
             opened.callback(self._db.close)
             self._open()
@@ -94,7 +95,6 @@ class Catalog:
         if self.storage is None:
             return
         disk, path = self.storage.machine.disk, self.storage.root / STORED
-        disk.make_directory(self.storage.root)
         if not disk.exists(path):
             return
         kept = json.loads(disk.read(path))
@@ -126,6 +126,8 @@ class Catalog:
         with self._guard:
             self._db.close()
             self._lock.close()
+            if self._owns is not None:
+                self._owns.close()
 
     # -- diagrams
 
@@ -307,6 +309,17 @@ def _hold(disk: Disk, path: Path) -> HeldFile:
         raise ClusterError(
             f"catalog {path} is in use by another coordinator ({holder})", hint="stop that one, or give another catalog"
         ) from None
+
+
+def _own(storage: Storage) -> HeldFile:
+    """Keep other clusters from a storage, where it can be locked."""
+    disk = storage.machine.disk
+    disk.make_directory(storage.root)
+    try:
+        return disk.hold(storage.root / f"{STORED}.lock")
+    except BlockingIOError:
+        hint = "stop that one's coordinator, or give another storage"
+        raise ClusterError(f"storage {storage} is in use by another cluster", hint=hint) from None
 
 
 @contextlib.contextmanager

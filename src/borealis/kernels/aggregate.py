@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from borealis.kernels.accumulators import AggregateCall, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, take, to_table, whole
+from borealis.kernels.entries import Entries
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
 from borealis.kernels.groups import END, GROUP, GROUPS, START, Grouped, inside_windows, like
 from borealis.kernels.step import Step, schema_of
@@ -29,7 +30,7 @@ class AggregateKernel(Grouped):
     """State: `groups` (number to key) and `panes` (pane and group to accumulators)."""
 
     tables = (GROUPS, PANES)
-    key = PANES.key
+    key = PANE, GROUP
 
     def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall]) -> None:
         super().__init__(schema, by, calls)
@@ -38,6 +39,15 @@ class AggregateKernel(Grouped):
         self.last_pane = NOTHING  # of each group number: the newest pane that has it
         self.open = self._started({PANE: NOTHING, GROUP: NOTHING, FIRST_CAUSE: NOTHING, FIRST_SUB: NOTHING})
         self.sealed: list[Columns] = []  # panes that can no longer change, oldest first
+
+    @property
+    def open(self) -> Columns:
+        """The entries of panes that may change, all of them: what only needs some asks `entries`."""
+        return self.entries.all()
+
+    @open.setter
+    def open(self, entries: Columns) -> None:
+        self.entries = Entries(self.key, entries)
 
     # -- one train
 
@@ -61,7 +71,7 @@ class AggregateKernel(Grouped):
     def _fold(self, flow: Flow) -> tuple[Columns, list[int]]:
         flow = inside_windows(flow, self.size, self.slide)
         if not len(flow):
-            return take(self.open, NOTHING), []
+            return self.entries.none, []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
         return self._absorb(flow, group), fresh
 
@@ -81,12 +91,15 @@ class AggregateKernel(Grouped):
         first[slot[::-1]] = np.arange(len(slot) - 1, -1, -1)
         head = {PANE: panes, GROUP: groups, FIRST_CAUSE: flow.cause[first], FIRST_SUB: flow.sub[first]}
         new = self._started(head)
-        at, found = self._find(panes, groups)
+        stored, found = self.entries.stored(panes, groups)
         if not found.any():
             return new
-        index = np.arange(len(panes)) + len(self.open[PANE])
-        index[found] = at[found]
-        return take(concat([self.open, new]), index)
+        index = np.arange(len(panes))
+        index[found] = len(panes) + np.arange(len(stored[PANE]))
+        return take(concat([new, stored]), index)
+
+    def _put(self, entries: Columns) -> None:
+        self.entries.put(entries)
 
     def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
         self.last_pane = self.groups.grown(self.last_pane, FIRST_TIME)
@@ -164,13 +177,19 @@ class AggregateKernel(Grouped):
         return oldest_needed(boundary, self.size, self.slide)
 
     def _seal(self, boundary: int) -> None:
-        pane = self.open[PANE]
-        split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
+        split = self._changeless(boundary)
         if split:
             self.sealed.append(take(self.open, np.arange(split)))
-            self.open = take(self.open, np.arange(split, len(pane)))
+            self.open = take(self.open, np.arange(split, len(self.open[PANE])))
             if len(self.sealed) > CHUNKS_MOST:
                 self.sealed = [concat(self.sealed)]
+
+    def _changeless(self, boundary: int) -> int:
+        """How many of the open entries are of panes that this boundary has passed."""
+        least = self.entries.least()
+        if least is None or boundary <= FIRST_TIME + self.width or least > boundary - self.width:
+            return 0
+        return int(np.searchsorted(self.open[PANE], boundary - self.width, "right"))
 
     def _evict(self, floor: int) -> None:
         def alive(part: Columns) -> Columns:
@@ -197,7 +216,7 @@ class AggregateKernel(Grouped):
             if panes.floor is not None:
                 self._evict(panes.floor)
             if panes.put.num_rows:
-                entries = like(self.open, panes.put)
+                entries = like(self.entries.none, panes.put)
                 if self.sealed and entries[PANE].min() <= self.sealed[-1][PANE][-1]:
                     # a change that is known in part already: what was sealed is put once more
                     self.open, self.sealed = concat([*self.sealed, self.open]), []

@@ -111,6 +111,12 @@ class RevisedPanes(SignedRows, AggregateKernel):
         self.left.append(gone)
         super()._replace(cut, put)
 
+    def _put(self, entries: Columns) -> None:
+        _, found = self.entries.stored(entries[PANE], entries[GROUP])
+        self.entries_of = self.groups.grown(self.entries_of, 0)
+        np.add.at(self.entries_of, entries[GROUP][~found], 1)
+        super()._put(entries)
+
     def _evict(self, floor: int) -> None:
         for part in self._between(FIRST_TIME, floor):
             np.subtract.at(self.entries_of, part[GROUP], 1)
@@ -137,10 +143,10 @@ class RevisedPanes(SignedRows, AggregateKernel):
     def _seal(self, boundary: int) -> None:
         """Put what seldom changes into parts, each of some panes that no other part has, neither too small nor too
         large: what a revision rewrites is the parts that it touches."""
-        pane = self.open[PANE]
-        split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
+        split = self._changeless(boundary)
         if not split:
             return
+        pane = self.open[PANE]
         edges = np.searchsorted(pane[:split], [part[PANE][0] for part in self.sealed]).tolist()
         sizes = np.searchsorted(pane[:split], pane[0:split:PART_ENTRIES]).tolist()
         cuts = sorted({0, split, *edges, *sizes})

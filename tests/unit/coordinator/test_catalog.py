@@ -16,6 +16,7 @@ from borealis.diagram.protection import Protection
 from borealis.disk import LocalDisk
 from borealis.errors import ClusterError
 from borealis.machine import Machine
+from borealis.storage import storage_at
 from borealis.wire.status import NodeView
 
 LAYOUT = Layout(
@@ -119,6 +120,18 @@ def test_a_second_coordinator_is_refused_and_learns_which_has_it(path: Path) -> 
     first.add(LAYOUT)  # the one that has it is not disturbed
     first.close()
     Catalog(path).close()
+
+
+def test_a_storage_is_of_one_cluster_at_a_time(path: Path, tmp_path: Path) -> None:
+    storage, other = storage_at(str(tmp_path / "kept")), tmp_path / "other.sqlite"
+    first = Catalog(path, storage=storage)
+    first.add(LAYOUT)
+    with pytest.raises(ClusterError, match="is in use by another cluster"):
+        Catalog(other, storage=storage)
+    first.close()
+    second = Catalog(other, storage=storage)
+    assert second.layouts() == [LAYOUT], "what another cluster has left there"
+    second.close()
 
 
 def test_the_lock_is_free_after_a_failed_start(path: Path) -> None:
