@@ -10,6 +10,7 @@ import sys
 from decimal import Decimal
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -99,10 +100,18 @@ def test_groups_are_a_dict_of_keys_and_a_copy_follows(seed: int) -> None:
     types = [rng.choice(list(KEYS)) for _ in range(rng.randrange(4))]
     live, copy = Groups(types), Groups(types)
     twin: dict[tuple[Any, ...], int] = {}
+    begun: list[Groups] = []  # with all that were there by then, and runs as the first does
     for _ in range(rng.randrange(1, 12)):
         rows = rng.randrange(8)
         columns = [pa.array([rng.choice(KEYS[t]) for _ in range(rows)], t) for t in types]
+        if rng.random() < 0.3:
+            begun.append(Groups(types))
+            with patch("borealis.kernels.loaded_keys.MANY", 1):
+                begun[-1].put(live.alive(), live.keys(live.alive()))
         numbers, fresh = live.encode(columns, rows)
+        for one in begun:
+            same, more = one.encode(columns, rows)
+            assert (same.tolist(), more) == (numbers.tolist(), fresh)
         keys = [tuple(plain(c[i].as_py()) for c in columns) for i in range(rows)]
         assert sorted(fresh) == sorted({int(n) for n in numbers} - set(twin.values()))
         for key, number in zip(keys, numbers.tolist(), strict=True):
@@ -110,13 +119,13 @@ def test_groups_are_a_dict_of_keys_and_a_copy_follows(seed: int) -> None:
         assert len(set(twin.values())) == len(twin)
         back = [tuple(plain(v) for v in row) for row in zip(*(k.to_pylist() for k in live.keys(numbers)), strict=True)]
         assert not types or back == keys
-        copy.put(fresh, live.keys(np.array(fresh, np.int64)))
+        copy.put(np.array(fresh, np.int64), live.keys(np.array(fresh, np.int64)))
         gone = [n for n in twin.values() if rng.random() < 0.3]
-        for groups in (live, copy):
+        for groups in (live, copy, *begun):
             groups.cut(gone)
             groups.cut(gone)  # twice is once
         twin = {k: n for k, n in twin.items() if n not in gone}
-        for groups in (live, copy):
+        for groups in (live, copy, *begun):
             assert groups.alive().tolist() == sorted(twin.values())
             assert len(groups.alive()) == len(twin)
             assert [repr(k.to_pylist()) for k in groups.keys(groups.alive())] == [

@@ -53,7 +53,7 @@ class PlanOptions:
     ] = None
     ha: Annotated[
         str | None,
-        Option(metavar="APPROACH", help="amnesia, passive, active, replicas or upstream-backup; any if left out."),
+        Option(metavar="APPROACH", help=f"{', '.join(APPROACHES[1:])}; any if left out."),
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise; any if left out.")] = None
     merge: Annotated[

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from borealis.kernels.accumulators import Accumulator, AggregateCall, accumulator, seen
 from borealis.kernels.columns import Columns, compact, concat, normal_floats, take, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, rank_within
+from borealis.kernels.loaded_keys import LoadedKeys
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import TIME, TIMESTAMP, Int64s
 
@@ -53,6 +54,7 @@ class Groups(Numbers):
         self._number: dict[Hashable, int] = {}
         self._key: list[Hashable | None] = []  # None where the number is free; a key is always a tuple
         self._free: list[int] = []  # a heap
+        self._loaded = LoadedKeys()  # those that are not in the other two
 
     @property
     def capacity(self) -> int:
@@ -60,16 +62,27 @@ class Groups(Numbers):
 
     def encode(self, columns: list[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Int64s, list[int]]:
         """The number of each row's key, and the numbers given out for the first time."""
-        if not self.types:
-            codes, keys = np.zeros(rows, np.int64), _keys([], min(rows, 1))
-        else:
-            codes, keys = _distinct([normal_floats(whole(c)) for c in columns])
+        some: list[pa.Array] = []
+        codes, many = np.zeros(rows, np.int64), min(rows, 1)
+        if self.types:
+            codes, some = _distinct([normal_floats(whole(c)) for c in columns])
+            many = len(some[0])
+        if not len(self._loaded):
+            found, fresh = self._numbers_of(_keys(some, many))
+            return found[codes], fresh
+        found = self._loaded.numbers(some[0])
+        others = np.flatnonzero(found < 0)
+        found[others], fresh = self._numbers_of(_keys([some[0].take(pa.array(others))], len(others)))
+        return found[codes], fresh
+
+    def _numbers_of(self, keys: list[Hashable]) -> tuple[Int64s, list[int]]:
+        """The numbers of these keys, and those of them that were given out for it."""
         found = list(map(self._number.get, keys))
         fresh: list[int] = []
         if None in found:
             fresh = self._name([key for key, number in zip(keys, found, strict=True) if number is None])
             found = list(map(self._number.get, keys))
-        return np.array(found, np.int64)[codes], fresh
+        return np.array(found, np.int64), fresh
 
     def _name(self, keys: list[Hashable]) -> list[int]:
         """Numbers for new keys, the least first."""
@@ -82,9 +95,16 @@ class Groups(Numbers):
         self._number.update(zip(keys, numbers, strict=True))
         return numbers
 
-    def put(self, numbers: list[int], columns: list[pa.Array]) -> None:
+    def put(self, given: Int64s, columns: list[pa.Array]) -> None:
         """Take over numbers that another copy gave out."""
-        keys = _keys([normal_floats(whole(c)) for c in columns], len(numbers))
+        columns = [normal_floats(whole(c)) for c in columns]
+        if not self._key and LoadedKeys.takes(columns):
+            self._loaded.load(given, columns[0])
+            self._key = [None] * len(self._loaded)
+            self._free = np.flatnonzero(~self._loaded.has(np.arange(len(self._loaded)))).tolist()
+            return
+        self._loaded.give_up(given)
+        numbers, keys = given.tolist(), _keys(columns, len(given))
         free = set(self._free)
         for number, key in zip(numbers, keys, strict=True):
             while len(self._key) <= number:
@@ -97,6 +117,11 @@ class Groups(Numbers):
 
     def cut(self, numbers: list[int]) -> None:
         """Forget groups; their numbers are free. Harmless for a number that is free already."""
+        some = np.array(numbers, np.int64)
+        loaded = some[self._loaded.has(some)]
+        self._loaded.give_up(loaded)
+        for number in loaded.tolist():
+            heapq.heappush(self._free, number)
         for number in numbers:
             if number < len(self._key) and self._key[number] is not None:
                 del self._number[self._key[number]]
@@ -105,8 +130,16 @@ class Groups(Numbers):
 
     def keys(self, numbers: Int64s) -> list[pa.Array]:
         if len(numbers) > self.capacity:  # each key once
-            return [column.take(pa.array(numbers)) for column in self._columns(self._key)]
-        return self._columns([self._key[n] for n in numbers.tolist()])
+            return [column.take(pa.array(numbers)) for column in self.keys(np.arange(self.capacity))]
+        loaded = self._loaded.has(numbers)
+        others = self._columns([self._key[n] for n in numbers[~loaded].tolist()])
+        if not loaded.any():
+            return others
+        both = pa.concat_arrays([self._loaded.keys(numbers[loaded], self.types[0]), others[0]])
+        place = np.empty(len(numbers), np.int64)
+        place[loaded] = np.arange(len(numbers) - len(others[0]))
+        place[~loaded] = len(numbers) - len(others[0]) + np.arange(len(others[0]))
+        return [both.take(pa.array(place))]
 
     def _columns(self, keys: Sequence[Any]) -> list[pa.Array]:
         """Keys as columns; null where a number is free."""
@@ -119,16 +152,18 @@ class Groups(Numbers):
 
     def alive(self) -> Int64s:
         """All numbers in use, rising."""
-        return np.array([n for n, k in enumerate(self._key) if k is not None], np.int64)
+        named = np.array([n for n, k in enumerate(self._key) if k is not None], np.int64)
+        return np.sort(np.concatenate([named, self._loaded.alive()]))
 
 
-def _distinct(columns: list[pa.Array]) -> tuple[Int64s, list[Hashable]]:
+def _distinct(columns: list[pa.Array]) -> tuple[Int64s, list[pa.Array]]:
+    """For each row the number of its key, and the columns of all these keys."""
     codes: Int64s | None = None
     span = 1
     encoded = [c.dictionary_encode(null_encoding="encode") for c in columns]
     if len(encoded) == 1:
         only = encoded[0]
-        return only.indices.to_numpy(), _keys([only.dictionary], len(only.dictionary))
+        return only.indices.to_numpy(), [only.dictionary]
     for one in encoded:
         here = one.indices.to_numpy().astype(np.int64)
         size = max(len(one.dictionary), 1)
@@ -141,7 +176,7 @@ def _distinct(columns: list[pa.Array]) -> tuple[Int64s, list[Hashable]]:
     distinct, codes = compact(codes, span)
     first = np.empty(len(distinct), np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    return codes, _keys([c.take(pa.array(first)) for c in columns], len(distinct))
+    return codes, [c.take(pa.array(first)) for c in columns]
 
 
 def _keys(columns: list[pa.Array], rows: int) -> list[Hashable]:
@@ -263,7 +298,7 @@ class Grouped:
             return []
         cut: list[int] = [] if change.cut is None else change.cut[GROUP].to_pylist()
         self.groups.cut(cut)
-        self.groups.put(change.put[GROUP].to_pylist(), [whole(change.put[f"g{i}"]) for i in range(len(self.by))])
+        self.groups.put(to_numpy(change.put[GROUP]), [whole(change.put[f"g{i}"]) for i in range(len(self.by))])
         return cut
 
     def _group_table(self, which: Int64s) -> pa.Table:
