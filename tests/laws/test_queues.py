@@ -104,7 +104,7 @@ class Twin:
         queue, limits = self.queue, self.queue.limits
         first, stop = queue.first_id, queue.next_id
         assert all(i >= first for needed in self.needs.values() for i in needed)  # what is needed is held
-        assert (queue.dropped, {n: queue._readers[n].lost for n in self.needs}) == (self.dropped, self.lost)
+        assert (queue.dropped, {n: queue._readers.get(n).lost for n in self.needs}) == (self.dropped, self.lost)
         status = queue.status()
         assert (status.first_id, status.next_id, status.held_rows) == (first, stop, stop - first)
         assert set(status.readers) == set(self.needs)
@@ -118,7 +118,7 @@ class Twin:
         held = queue.snapshot().sections
         low = min((i for needed in self.needs.values() for i in needed), default=stop)
         if limits.disk_bytes:
-            have = min((queue._readers[name].received for name in self.needs), default=stop)
+            have = min((queue._readers.get(name).received for name in self.needs), default=stop)
             lacking, needed = queue._held.needed_bytes(have), queue._held.needed_bytes(low)
             fits = lacking < limits.bytes_most and needed < limits.bytes_most + limits.disk_bytes
             assert queue.has_room() == (limits.full == "drop" or fits)

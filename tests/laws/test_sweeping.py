@@ -22,7 +22,8 @@ from borealis.ha.backup import Backup
 from borealis.ha.checkpoints import LATEST, Sweeping
 from borealis.ha.primary import Effects, Want
 from borealis.machine import Machine
-from borealis.streams.queue import PASSING_S, OutputQueue, QueueLimits
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.readers import PASSING_S
 from borealis.streams.section import NOTHING, Section, section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint

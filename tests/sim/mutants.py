@@ -30,6 +30,7 @@ from borealis.node.running import RunningEntry, RunningUnit
 from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
+from borealis.streams.readers import Readers
 from borealis.trains import forking, relay
 from borealis.trains.intake import Intake
 from borealis.trains.merging import ByTime
@@ -120,7 +121,7 @@ def forgets_windows(patch: pytest.MonkeyPatch) -> None:
 @mutant(0, kinds=("kill",))
 def trims_for_the_fastest(patch: pytest.MonkeyPatch) -> None:
     """A stream is let go of as soon as one of its readers needs it no more."""
-    edited(patch, OutputQueue, "_low", "min((reader.done", "max((reader.done")
+    edited(patch, Readers, "low", "min((reader.done", "max((reader.done")
 
 
 @mutant(16, diagram="merging", approach="passive", guarantee="precise", merge="arrival", kinds=("kill busy",))
@@ -200,8 +201,8 @@ def _without_publishers(facts: bytes) -> bytes:
 @mutant(60, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
 def forgets_readers(patch: pytest.MonkeyPatch) -> None:
     """A backup does not hear which readers its streams have: it keeps nothing for them."""
-    text = "self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}"
-    edited(patch, OutputQueue, "apply", text, "self._readers.clear()")
+    text = "self._all |= {name: Reader(*one) for name, one in facts.items()}"
+    edited(patch, Readers, "become", text, "self._all.clear()")
 
 
 # -- two that think they are the one

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from borealis.ha.primary import Effects, Passive, Want
-from borealis.streams.queue import PASSING_S
+from borealis.streams.readers import PASSING_S
 from borealis.streams.section import Place
 
 LATEST = 2.0  # intervals without a checkpoint, where readers let go of output

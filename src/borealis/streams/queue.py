@@ -20,6 +20,7 @@ from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.reader_place import ReaderPlace
+from borealis.streams.readers import Readers, passes
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus, StreamState
@@ -27,7 +28,6 @@ from borealis.streams.tentative import ForkPlace, Tail, Wants
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 OTHER_IDS = "these ids are of another stream, or of an earlier life of this one"
-PASSING_S = 1.0  # what a passing reader was pushed may be under way for so long; it acknowledges nothing
 DISK_AGAIN_S = 1.0  # until a disk that took nothing is tried again
 _NOWHERE = (-1, FIRST_TIME)  # before all places
 
@@ -58,22 +58,6 @@ class QueueLimits:
     disk_bytes: int = 4 << 30  # held beside `bytes_most` that readers have, and need again only if they die
 
 
-@dataclass
-class _Reader:
-    """A reader's acknowledgements, and how many tuples were dropped before it had them."""
-
-    received: int  # level 0
-    done: int  # level 1
-    lost: int = 0
-    back: int = 0  # how often it went back to an earlier tuple
-    start: int = 0  # of one that passes
-    came_at: float = -math.inf
-
-    @property
-    def place(self) -> ReaderPlace:
-        return ReaderPlace(self.received, self.done, self.back)
-
-
 class OutputQueue:
     """A stream's tuples until every reader has acknowledged them. Thread-safe; one thread appends.
 
@@ -98,8 +82,7 @@ class OutputQueue:
         self.limits = limits or QueueLimits()
         self.epoch = epoch or machine.chance.token()
         self._held = Held(schema, (next_id, standing))
-        self._readers = {name: _Reader(next_id, next_id) for name in readers}
-        self._mirrored = set(self._readers)  # those that an increment may take away
+        self._readers = Readers(list(readers), next_id)
         self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
         self._tail: Tail | None = None  # tentative tuples behind all of this
         self._corrected: Place | None = _NOWHERE  # here all that was tentative is; None: it is not
@@ -146,7 +129,7 @@ class OutputQueue:
                 held_rows=self._held.rows,
                 held_bytes=self._held.bytes,
                 dropped=self.dropped,
-                readers={name: reader.done for name, reader in self._readers.items()},
+                readers=self._readers.done(),
                 held=self.held,
                 state=self.condition(),
                 incarnation=self.incarnation,
@@ -408,7 +391,7 @@ class OutputQueue:
             elif self._is_wrong(start):
                 self._instead(start)
             if known is None:
-                self._readers[reader] = _Reader(start, start, start=start, came_at=self._clock.now())
+                self._readers.come(reader, start, self._clock.now())
             elif start < known.done:
                 known.done = known.received = start
                 known.back += 1
@@ -417,7 +400,7 @@ class OutputQueue:
     def forget(self, reader: str) -> None:
         """Keep nothing for this reader any more; harmless if there is none."""
         with self._room:
-            if self._readers.pop(reader, None) is not None:
+            if self._readers.forget(reader):
                 self._trim()
                 self._room.notify_all()
 
@@ -438,13 +421,13 @@ class OutputQueue:
                 low, known.done = self._low(), upto
                 self._trim()
                 self._room.notify_all()
-                if self._low() > low and not reader.startswith("~"):
+                if self._low() > low and not passes(reader):
                     self.on_trim()
 
     def acks(self) -> dict[str, ReaderPlace]:
         """How far each named reader is."""
         with self._more:
-            return {n: r.place for n, r in self._readers.items() if not n.startswith("~")}
+            return self._readers.places()
 
     def raise_acks(self, readers: Mapping[str, ReaderPlace], told: Collection[str] | None = None) -> None:
         """Take over what readers acknowledged at another node's queue of the same stream, or that they went back there.
@@ -453,15 +436,7 @@ class OutputQueue:
         these: of them none comes back that is gone here since, and others are the copy's own, which may come here.
         """
         with self._room:
-            if told is None:
-                for name in self._mirrored - set(readers):
-                    self._readers.pop(name, None)
-                self._mirrored = set(readers)
-            for name, place in readers.items():
-                if told is not None and name in told and name not in self._readers:
-                    continue
-                known = self._readers.setdefault(name, _Reader(place.received, place.done, back=place.back))
-                known.received, known.done, known.back = known.place.joined(place)
+            self._readers.raise_to(readers, told)
             self._trim()
             self._room.notify_all()
 
@@ -472,26 +447,22 @@ class OutputQueue:
         one (`~...`) the first that was not pushed to it.
         """
         with self._more:
-            ids = (r.received if name.startswith("~") else r.done for name, r in self._readers.items())
-            return min(ids, default=self._held.next)
+            return self._readers.pushed(self._held.next)
 
     def acknowledged(self) -> int:
         """The least id that a named reader needs yet; the next id if there is none."""
         with self._more:
-            ids = (r.done for name, r in self._readers.items() if not name.startswith("~"))
-            return min(ids, default=self._held.next)
+            return self._readers.acknowledged(self._held.next)
 
     def passing(self) -> int | None:
         """The first tuple that was not pushed to a passing reader; what was pushed to one that is new is under way."""
         with self._more:
-            since = self._clock.now() - PASSING_S
-            ids = (r.received if r.came_at < since else r.start for n, r in self._readers.items() if n.startswith("~"))
-            return min(ids, default=None)
+            return self._readers.passing(self._clock.now())
 
     def wanted(self) -> int:
         """The greatest id that some reader asks for next; the oldest held if there is none."""
         with self._more:
-            return max((reader.received for reader in self._readers.values()), default=self._held.first)
+            return self._readers.wanted(self._held.first)
 
     # -- moving, and being mirrored
 
@@ -511,7 +482,7 @@ class OutputQueue:
                 held.next,
                 held.boundary,
                 self.dropped,
-                {n: (r.received, r.done, r.lost, r.back) for n, r in self._readers.items() if not n.startswith("~")},
+                self._readers.facts(),
                 held.since(place),
                 tuple(held.jumps),
             )
@@ -543,10 +514,7 @@ class OutputQueue:
                 held.skip_to(news.next_id)
             held.boundary = max(held.boundary, news.boundary)
             self.dropped = news.dropped
-            gone = self._mirrored - set(news.readers)
-            self._readers = {n: r for n, r in self._readers.items() if n not in gone}
-            self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}
-            self._mirrored = set(news.readers)
+            self._readers.become(news.readers)
             held.trim_to(news.first_id)
             held.jumps.forget(min(held.first, self._low()))
             self._spill()
@@ -604,7 +572,7 @@ class OutputQueue:
 
     def _low(self) -> int:
         """All readers have acknowledged the tuples before this one."""
-        return min((reader.done for reader in self._readers.values()), default=self._held.next)
+        return self._readers.low(self._held.next)
 
     def _is_full(self) -> bool:
         """What readers do not have fills it soon, for it is in memory; what they have and need yet, later."""
@@ -615,8 +583,7 @@ class OutputQueue:
 
     def _is_lacked(self) -> bool:
         """Whether some reader does not have as much as there may be in memory."""
-        received = min((reader.received for reader in self._readers.values()), default=self._held.next)
-        return 0 < self._held.needed_bytes(received) >= self.limits.bytes_most
+        return 0 < self._held.needed_bytes(self._readers.received(self._held.next)) >= self.limits.bytes_most
 
     def _spill(self) -> bool:
         """Move the oldest of what is too much for memory to the disk; says whether that takes it."""
@@ -644,6 +611,5 @@ class OutputQueue:
         held.drop(self.limits.bytes_most)
         if held.first > first:
             self.dropped += held.jumps.tuples(max(first, low), held.first)
-            for reader in self._readers.values():
-                reader.lost += held.jumps.tuples(max(first, reader.done), held.first)
+            self._readers.lose(first, held.first, held.jumps)
             held.jumps.forget(min(held.first, low))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from borealis.entry.admission import Cursor
 from borealis.ha.checkpoints import LATEST, SOONEST, Sweeping
 from borealis.ha.primary import Want
-from borealis.streams.queue import PASSING_S
+from borealis.streams.readers import PASSING_S
 from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5

@@ -13,8 +13,9 @@ from borealis.clock import ManualClock
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import Machine
 from borealis.streams.id_gaps import JUMP, Jumps, above
-from borealis.streams.queue import PASSING_S, OutputQueue, QueueLimits
+from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.streams.reader_place import ReaderPlace
+from borealis.streams.readers import PASSING_S
 from borealis.streams.section import Section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
