@@ -37,7 +37,7 @@ from .recovery_plot import axes, refuse_without_matplotlib
 QUERIES = ("buckets", "bounds", "policies", "chains", "state", "switching")
 ALPHA = 0.9  # of the bound: so long a stream is waited for
 CHAIN_OVER_MS = 500.0  # beyond alpha X, in a chain of any length that delays nothing
-FLAT = 1.2  # reconciliation with a large state, in times of that with none
+FLAT = 1.2  # reconciliation with a large state, in times of that with one group
 READ_AGAIN = 100_000  # rows a second
 POLICIES = [(one, other) for one in ("process", "delay") for other in ("process", "delay", "suspend")]
 IN_TIME = [(one, other) for one, other in POLICIES if other != "suspend"]  # whatever the failure's length
@@ -185,7 +185,7 @@ def chains(options: Options, say: Say) -> Lines:
 
 def state(options: Options, say: Say) -> Lines:
     """Figure 12: how long it takes until all is right, by what is held, and by what is read again."""
-    sizes = (0, 100_000) if options.quick else (0, 10_000, 100_000, 1_000_000)
+    sizes = (1, 100_000) if options.quick else (1, 10_000, 100_000, 1_000_000)
     rates = (15_000,) if options.quick else (3_000, 15_000, 30_000, 60_000)
     held = [Failure(3000, state_rows=size, rate=1_000) for size in sizes]
     read = [Failure(3000, rate=rate) for rate in rates]
@@ -193,7 +193,7 @@ def state(options: Options, say: Say) -> Lines:
     ground = lines[0]["reconcile_ms"]
     for one in lines[1:]:
         ratio = one["reconcile_ms"] / ground
-        one |= {"ratio": round(ratio, 2), "target": f"at most {FLAT} of that with no rows held", "met": ratio <= FLAT}
+        one |= {"ratio": round(ratio, 2), "target": f"at most {FLAT} of that with one group held", "met": ratio <= FLAT}
     again = _failures("state", "figure 12", read, options, say, None)
     for one in again:
         one["read_again_per_s"] = round(one["rows_per_s"] * one["failure_s"] / one["reconcile_ms"] * 1000)
