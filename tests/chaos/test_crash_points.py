@@ -30,7 +30,7 @@ from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
-from borealis.state import commits
+from borealis.state import train_log
 from borealis.trains.intake import Admission
 from borealis.trains.unit import UnitOptions, UnitRun
 
@@ -60,7 +60,7 @@ def drive(
         return made
 
     monkeypatch.setattr(disk, "scratch", scratch)
-    monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 30_000)  # a base every few trains
+    monkeypatch.setattr(train_log, "BASE_BYTES_LEAST", 30_000)  # a base every few trains
     spec = workload.diagram().validate()
     schema = to_arrow_schema(level_schema(compiled, 0), timezone="UTC")
 
