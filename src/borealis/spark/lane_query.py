@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from borealis.errors import BorealisError, ClusterError
 from borealis.machine import HERE, Machine
@@ -52,14 +52,12 @@ class LaneQuery:
             here: Lane = {"lane": str(home / SOCKET)}
             where = here if loan is None else loan.open_lanes(self.lanes.turn)
             self._query = StreamingQuery(self._spark, home, answer_with_lanes(self.lanes, where))
+            frames = frames_from(self._spark, home, packet_schema(), self.buckets, lanes=True)
             # code for a whole stage pays off only where rows pass it
-            self._query.start({WHOLE_STAGE: "false"}, lambda: self._frames(home).writeStream.format("noop"))
+            self._query.start({WHOLE_STAGE: "false"}, lambda: frames.writeStream.format("noop"))
         except BaseException:
             self.stop()
             raise
-
-    def _frames(self, home: Path) -> DataFrame:
-        return frames_from(self._spark, home, packet_schema(), self.buckets, lanes=True)
 
     def dress(
         self, trains: UnitRun, commit: Callable[[Arrived], None], scratch: Path, *, fitting: bool = False

@@ -19,7 +19,7 @@ from borealis.spark.depot import Loan, lend
 from borealis.spark.lane_query import LaneQuery, TooFewCoresError, start_one
 from borealis.spark.plan import frame_of, level_schema
 from borealis.spark.source import answer_with_trains
-from borealis.spark.streaming import WHOLE_STAGE, StreamingQuery, explain_failure, frames_from
+from borealis.spark.streaming import WHOLE_STAGE, StreamingQuery, death_told, explain_failure, frames_from
 from borealis.trains.results import Arrived
 from borealis.trains.unit import UnitRun
 
@@ -61,8 +61,9 @@ class Query:
         """Start the query; trains come as soon as there are any."""
         self.trains.reason = self.reason
         try:
-            if not self._run_in_lanes():
-                self._run_in_batches()
+            with death_told(self.spark):
+                if not self._run_in_lanes():
+                    self._run_in_batches()
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
             self.stop()

@@ -43,14 +43,12 @@ class StreamingQuery:
     def start(self, settings: Mapping[str, str], writer: Callable[[], Any]) -> None:
         """Start what `writer` has drawn. Raises what is to be said to a user; nothing is left of it then."""
         try:
-            with _settings(self._spark, settings):
+            with death_told(self._spark), _settings(self._spark, settings):
                 # not at Hadoop's place
                 self._query = writer().option("checkpointLocation", f"file://{self._home}/checkpoint").start()
                 self._wait_asked()
         except BaseException as error:
             self.stop()
-            if isinstance(error, Py4JError | OSError) and is_dead(self._spark):
-                raise spark_died(error) from error
             if isinstance(error, PySparkException):
                 raise explain_failure(error) from error
             raise
@@ -122,6 +120,17 @@ def is_dead(spark: SparkSession) -> bool:
     except (Py4JError, OSError):
         return True
     return False
+
+
+@contextmanager
+def death_told(spark: SparkSession) -> Iterator[None]:
+    """Whatever fails because the JVM is gone is told as that."""
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        if is_dead(spark):
+            raise spark_died(error) from error
+        raise
 
 
 def spark_died(error: BaseException) -> MachineError:
