@@ -246,6 +246,10 @@ class Broker:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         client = AdminClient({"bootstrap.servers": self.address})
         client.create_topics([NewTopic(name, partitions, 1, config=settings)], operation_timeout=20)[name].result(20)
+        until = time.monotonic() + 20
+        while name not in client.list_topics(timeout=20).topics:  # who made it knows it before those who are asked do
+            assert time.monotonic() < until, f"the broker does not list topic {name}"
+            time.sleep(0.02)
         return name
 
     def put(self, topic: str, values: list[bytes | None], partition: int = -1, keys: list[bytes] | None = None) -> None:
