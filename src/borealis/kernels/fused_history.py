@@ -79,7 +79,8 @@ class FusedHistory(HistoryKernel):
         source, row, why = (np.empty(2 * many, np.int64) for _ in range(3))
         sign = np.empty(2 * many, np.int8)
         given = few, oldest, word, kind, flow.time, tops, near, near_time
-        gone = near[used[: compiled.judge(*given, first, source, row, sign, why, used, stays)]]
+        keys = np.full(1 << many.bit_length() + 1, -1), np.empty(many, np.int64), np.empty(many, np.int64)
+        gone = near[used[: compiled.judge(*given, *keys, first, source, row, sign, why, used, stays)]]
         leaving = _Leaving(*(one[: first[-1]] for one in (source, row, sign, why)))
         old = self.held.at(gone)
         out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)

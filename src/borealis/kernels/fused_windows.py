@@ -93,7 +93,8 @@ class FusedWindows(UndoneWindows):
     ) -> Flow:
         """Bring panes up to date, and give what closed windows change, and windows that close."""
         bounds, many = flow.bounds, self.groups.capacity
-        windows = np.zeros((np.count_nonzero(needed.windows) * many + needed.most, cells.shape[1] - 2), np.int64)
+        slots = np.count_nonzero(needed.windows)
+        windows = np.zeros((slots * many + needed.most, cells.shape[1] - 2), np.int64)
         most = 2 * needed.results + len(windows)  # none of which takes memory before it is written
         columns, kind = [room(most, np.int32), *(room(most) for _ in range(3))], room(most, np.int8)
         values = room(windows.shape[1] * most).reshape(windows.shape[1], most)
@@ -101,7 +102,7 @@ class FusedWindows(UndoneWindows):
             *(flow.time, flow.cause, flow.sub, signs(flow), group, *self._arguments(flow), self.counted is not None),
             *(bounds.cause, bounds.time, bounds.standing, self.width, self.size, self.slide),
             *(needed.lowest, place, cells, stirred),
-            *(needed.window, _places(needed.windows, many), windows, many, needed.most),
+            *(needed.window, _places(needed.windows, 1), slots, windows, many, needed.most),
             *(*columns, kind, values),
         )
         if not made:

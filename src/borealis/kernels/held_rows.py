@@ -165,13 +165,18 @@ class HeldRows:
     def last_of(self, compiled: ModuleType, group: Int64s) -> tuple[Int64s, Int64s]:
         """The place of the last row of each of these groups, or -1; and its time."""
         place, time, base = np.full(len(group), -1), np.zeros(len(group), np.int64), 0
-        least, most = int(group.min()), int(group.max())
+        order = np.argsort(group)  # so that what is looked up one after the other lies near
+        wanted = group[order]
         for chunk in self.chunks:
-            if chunk.groups[0] <= most and least <= chunk.groups[1]:
+            first, last = chunk.groups
+            low, high = np.searchsorted(wanted, first), np.searchsorted(wanted, last, side="right")
+            if low < high:
                 rows = chunk.rows[GROUP], *chunk.risen(compiled), chunk.rows[TIME], chunk.alive
-                compiled.look_up(group, *rows, self.floor, base, place, time)
+                compiled.look_up(wanted[low:high], *rows, self.floor, base, place[low:high], time[low:high])
             base += len(chunk)
-        return place, time
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return place[back], time[back]
 
     def find_by(self, column: str, number: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
         """The same by the numbers in another column than the group, in spans of one length."""

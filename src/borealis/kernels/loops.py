@@ -34,11 +34,12 @@ LEAST = np.iinfo(np.int64).min
 MOST = np.iinfo(np.int64).max
 
 
-def compiled(*kinds: Any) -> Callable[[F], F]:
-    """A function of these kinds of arguments as machine code, kept on disk."""
+def compiled(*kinds: Any, allocates: bool = False) -> Callable[[F], F]:
+    """A function of these kinds of arguments as machine code, kept on disk. References to arrays are counted only where
+    it `allocates` some: counting takes more than many of these loops do."""
 
     def made(function: F) -> F:
-        machine: F = numba.njit([kinds], cache=True, error_model="numpy")(function)
+        machine: F = numba.njit([kinds], cache=True, error_model="numpy", _nrt=allocates)(function)
         return machine
 
     return made
@@ -100,32 +101,61 @@ def _carry(had: int, more: int, total: int) -> int:
     return -1 if total > had else 0
 
 
-@compiled(Word, Word, Word, Word, Word, Seen, Table, Table, Word)
+@compiled(Word, Word, Word)
+def _last_closed(boundary: int, size: int, slide: int) -> int:
+    """The number of the last window that ends by a boundary."""
+    return LEAST if boundary <= LEAST + size else (boundary - size) // slide
+
+
+@compiled(Table, Word, Word, Word, Word)
+def _add(table: Int64s, row: int, own: int, sign: int, value: int) -> None:
+    """Add a number to a sum, or take it off."""
+    high = 0
+    if sign < 0:
+        high = 1 if value == LEAST else 0
+        value = -value
+    had = table[row, own]
+    table[row, own] = had + value
+    table[row, own + 1] += high + _carry(had, value, had + value)
+    table[row, own + 2] += sign
+
+
+@compiled(Word, Word, Word, Word, Word, Word, Seen, Table, Table, Word)
 def _put_together(
-    window: int, row: int, step: int, panes: int, lowest: int, place: Int64s, cells: Int64s, windows: Int64s, many: int
+    window: int,
+    slot: int,
+    slots: int,
+    step: int,
+    panes: int,
+    lowest: int,
+    place: Int64s,
+    cells: Int64s,
+    windows: Int64s,
+    many: int,
 ) -> None:
-    """One window of all groups from its panes, into so many rows of `windows` from `row` on. Windows are `step` panes
-    apart and have `panes` each; `place` says where a pane begins in `cells`, or -1."""
+    """One window of all groups from its panes, into its row of each group. Windows are `step` panes apart and have
+    `panes` each; `place` says where a pane begins in `cells`, or -1."""
     calls = (cells.shape[1] - SUMS) // 3
-    windows[row : row + many] = 0
+    for group in range(many):
+        windows[group * slots + slot] = 0
     for number in range(window * step - lowest, window * step - lowest + panes):
         if number < 0 or number >= len(place) or place[number] < 0:
             continue
         for group in range(many):
-            cell = place[number] + group
+            cell, row = place[number] + group, group * slots + slot
             if cells[cell, ROWS] == 0:
                 continue
-            windows[row + group, ROWS] += cells[cell, ROWS]
+            windows[row, ROWS] += cells[cell, ROWS]
             for call in range(calls):
                 own = SUMS + 3 * call
                 to, low = OF_WINDOW + 3 * call, cells[cell, own]
-                had = windows[row + group, to]
-                windows[row + group, to] = had + low
-                windows[row + group, to + 1] += cells[cell, own + 1] + _carry(had, low, had + low)
-                windows[row + group, to + 2] += cells[cell, own + 2]
+                had = windows[row, to]
+                windows[row, to] = had + low
+                windows[row, to + 1] += cells[cell, own + 1] + _carry(had, low, had + low)
+                windows[row, to + 2] += cells[cell, own + 2]
 
 
-@compiled(Word, Word, Word, Word, Seen, Table, Word)
+@compiled(Word, Word, Word, Word, Seen, Table, Word, allocates=True)
 def _in_order_of_first(
     window: int, step: int, panes: int, lowest: int, place: Int64s, cells: Int64s, many: int
 ) -> Int64s:
@@ -146,10 +176,232 @@ def _in_order_of_first(
     return found[np.argsort(cause[found], kind="mergesort")]
 
 
+@compiled(Words, Word, Table)
+def _in_order_of_end(ends: Int64s, many: int, orders: Int64s) -> int:
+    """Write the order of the first so many ends, those that are equal as they come. Returns in which of two rows."""
+    now, width = 0, 1
+    for i in range(many):
+        orders[0, i] = i
+    while width < many:
+        for low in range(0, many, 2 * width):
+            middle, high = min(low + width, many), min(low + 2 * width, many)
+            one, other = low, middle
+            for to in range(low, high):
+                if one < middle and (other >= high or ends[orders[now, one]] <= ends[orders[now, other]]):
+                    orders[1 - now, to] = orders[now, one]
+                    one += 1
+                else:
+                    orders[1 - now, to] = orders[now, other]
+                    other += 1
+        now, width = 1 - now, 2 * width
+    return now
+
+
+@compiled(Table, Word, Word, Flags, numba.boolean)
+def _same(windows: Int64s, one: int, other: int, sums: Bools, counted: bool) -> bool:
+    """Whether two rows of windows, which have something in them, show the same."""
+    if counted and windows[one, ROWS] != windows[other, ROWS]:
+        return False
+    for call in range(len(sums)):
+        own = OF_WINDOW + 3 * call
+        if not sums[call]:
+            if windows[one, own + 2] != windows[other, own + 2]:
+                return False
+            continue
+        if (windows[one, own + 2] == 0) != (windows[other, own + 2] == 0):
+            return False
+        if windows[one, own] != windows[other, own] or windows[one, own + 1] != windows[other, own + 1]:
+            return False
+    return True
+
+
+@compiled(
+    *(Word, Word, Word, Seen, Seen, Words, Words, Words, Table, Word, Flags, numba.boolean),
+    *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
+)
+def _tell_changed(
+    made: int,
+    told: int,
+    changed: int,
+    order: Int64s,
+    group: Int64s,
+    which: Int64s,
+    whose: Int64s,
+    ends: Int64s,
+    windows: Int64s,
+    old: int,
+    sums: Bools,
+    counted: bool,
+    out_group: NDArray[np.int32],
+    out_end: Int64s,
+    out_cause: Int64s,
+    out_sub: Int64s,
+    out_kind: Int8s,
+    out_values: Int64s,
+) -> int:
+    """Give the windows that a cause has changed, as they were and as they are."""
+    rank = 0
+    for k in range(changed):
+        j = order[k]
+        before, now = old + j, which[j]
+        goes, comes = windows[before, ROWS], windows[now, ROWS]
+        if goes and comes and _same(windows, before, now, sums, counted):
+            continue
+        for half in range(2):
+            row = now if half else before
+            if windows[row, ROWS] == 0:
+                continue
+            out_group[made], out_end[made] = group[whose[j]], ends[j]
+            out_cause[made], out_sub[made] = told, rank
+            out_kind[made] = half + (2 if goes and comes else 1 - 2 * half)
+            for field in range(windows.shape[1]):
+                out_values[field, made] = windows[row, field]
+            made += 1
+            rank += 1
+    return made
+
+
+@compiled(Word, Word, Seen, Seen, Seen, SeenBytes, Seen, SeenTable, Word, Word, Word, Table, Flags)
+def _add_insertions(
+    i: int,
+    limit: int,
+    time: Int64s,
+    cause: Int64s,
+    sub: Int64s,
+    kind: Int8s,
+    group: Int64s,
+    values: Int64s,
+    begin: int,
+    end: int,
+    pane: int,
+    cells: Int64s,
+    stirred: Bools,
+) -> int:
+    """Add insertions into a pane, from a row on up to the first that is something else. Returns that one."""
+    calls = len(values)
+    while i < limit and kind[i] == 0 and begin <= time[i] < end:
+        cell = pane + group[i]
+        if cells[cell, ROWS] == 0:
+            cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB] = cause[i], sub[i]
+        cells[cell, ROWS] += 1
+        stirred[cell] = True
+        for call in range(calls):
+            own, value = SUMS + 3 * call, values[call, i]
+            had = cells[cell, own]
+            cells[cell, own] = had + value
+            cells[cell, own + 1] += _carry(had, value, had + value)
+            cells[cell, own + 2] += 1
+        i += 1
+    return i
+
+
+@compiled(
+    *(Word, Word, Word, Word, Seen, Seen, Seen, SeenBytes, Seen, SeenTable, FlagTable, Flags, numba.boolean),
+    *(Word, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Word, Table, Word),
+    *(Words, Words, Words, Words, Table),
+    *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
+)
+def _fold_until(
+    i: int,
+    limit: int,
+    closed: int,
+    made: int,
+    time: Int64s,
+    cause: Int64s,
+    sub: Int64s,
+    kind: Int8s,
+    group: Int64s,
+    values: Int64s,
+    valid: Bools,
+    sums: Bools,
+    counted: bool,
+    width: int,
+    step: int,
+    panes: int,
+    size: int,
+    slide: int,
+    lowest: int,
+    place: Int64s,
+    cells: Int64s,
+    stirred: Bools,
+    first_window: int,
+    slot_of: Int64s,
+    slots: int,
+    windows: Int64s,
+    old: int,
+    mark: Int64s,
+    which: Int64s,
+    whose: Int64s,
+    ends: Int64s,
+    orders: Int64s,
+    out_group: NDArray[np.int32],
+    out_end: Int64s,
+    out_cause: Int64s,
+    out_sub: Int64s,
+    out_kind: Int8s,
+    out_values: Int64s,
+) -> int:
+    """Fold rows up to a limit while no window closes, and give what changes by them: those that are `closed`. Returns
+    how many rows were given by then."""
+    nulls, calls, fields, begin, end, pane = len(valid) > 0, len(sums), windows.shape[1], 1, 0, 0
+    first, last, revises = 0, 0, False
+    changed, rising, stamp = 0, True, i + 1
+    while i < limit:
+        if time[i] < begin or time[i] >= end:
+            number = time[i] // width
+            begin = number * width
+            end, pane = begin + width, place[number - lowest]
+            first, last = number - panes + 1, number
+            if step > 1:
+                first, last = (number - panes) // step + 1, number // step
+            revises, last = first <= closed, min(last, closed)
+        if changed == 0 and not revises and not nulls and kind[i] == 0:
+            i = _add_insertions(i, limit, time, cause, sub, kind, group, values, begin, end, pane, cells, stirred)
+            stamp, rising = i + 1, True
+            continue
+        cell = pane + group[i]
+        sign = 1 if kind[i] == 0 or kind[i] == 3 else -1
+        if sign > 0 or cells[cell, ROWS] > 0:
+            if cells[cell, ROWS] == 0:
+                cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB] = cause[i], sub[i]
+            cells[cell, ROWS] += sign
+            stirred[cell] = True
+            for call in range(calls):
+                if not nulls or valid[call, i]:
+                    _add(cells, cell, SUMS + 3 * call, sign, values[call, i])
+            if revises:
+                begins = group[i] * slots + slot_of[first - first_window]
+                for row in range(begins, begins + last - first + 1):
+                    if mark[row] != stamp:
+                        mark[row] = stamp
+                        which[changed], whose[changed] = row, i
+                        ends[changed] = (first + row - begins) * slide + size
+                        rising = rising and (changed == 0 or ends[changed - 1] <= ends[changed])
+                        for field in range(fields):
+                            windows[old + changed, field] = windows[row, field]
+                        changed += 1
+                    windows[row, ROWS] += sign
+                    for call in range(calls):
+                        if not nulls or valid[call, i]:
+                            _add(windows, row, OF_WINDOW + 3 * call, sign, values[call, i])
+        i += 1
+        if changed and (i == limit or cause[i] != cause[i - 1]):
+            order = orders[2] if rising else orders[_in_order_of_end(ends, changed, orders)]
+            made = _tell_changed(
+                *(made, cause[i - 1], changed, order, group, which, whose, ends, windows, old, sums, counted),
+                *(out_group, out_end, out_cause, out_sub, out_kind, out_values),
+            )
+            changed = 0
+        if changed == 0:
+            stamp, rising = i + 1, True
+    return made
+
+
 @compiled(
     *(Seen, Seen, Seen, SeenBytes, Seen, SeenTable, FlagTable, Flags, numba.boolean),
-    *(Seen, Seen, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Table, Word, Word),
+    *(Seen, Seen, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Word, Table, Word, Word),
     *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
+    allocates=True,
 )
 def fold(
     time: Int64s,
@@ -172,8 +424,9 @@ def fold(
     cells: Int64s,  # pane by pane, of each group
     stirred: Bools,  # cells that rows changed
     first_window: int,
-    rows_of: Int64s,  # of each window its first row, or -1
-    windows: Int64s,  # and behind them as many rows as one cause changes
+    slot_of: Int64s,  # of each window its slot, or -1: those that one row changes are in a row
+    slots: int,  # of windows
+    windows: Int64s,  # of each group its slots, and behind all as many rows as one cause changes
     many: int,  # groups
     most: int,  # windows that one cause changes
     out_group: NDArray[np.int32],
@@ -185,131 +438,81 @@ def fold(
 ) -> int:
     """Fold rows into panes, and give closed windows that change, and those that close, in order. Returns how many rows
     that gives. What takes back a row where none is does nothing."""
-    calls, n, last_bound = len(sums), len(time), len(bound_cause)
-    step, panes, fields = slide // width, size // width, windows.shape[1]
+    n, last_bound, step, panes = len(time), len(bound_cause), slide // width, size // width
     old = len(windows) - most  # the first row behind those of windows: there stands what they were before a cause
     which, whose, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    orders = np.empty((3, most), np.int64)  # two to sort in, and as it is
+    orders[2] = np.arange(most)
     mark = np.zeros(old, np.int64)  # the last row of whose cause it was that changed a window
-    at, bound, begin, end = standing, 0, 1, 0
-    first, last, pane, revises = 0, 0, 0, False
-    changed, rising, stamp = 0, True, 0
-    made, rank, told = 0, 0, LEAST
-    closing = first_window  # the next that may close
-    while closing - first_window < len(rows_of) and closing * slide + size <= standing:
-        start = rows_of[closing - first_window]
-        if start >= 0:
-            _put_together(closing, start, step, panes, lowest, place, cells, windows, many)
+    closing, closed = first_window, _last_closed(standing, size, slide)  # the next that may close; those that have
+    while closing - first_window < len(slot_of) and closing <= closed:
+        slot = slot_of[closing - first_window]
+        if slot >= 0:
+            _put_together(closing, slot, slots, step, panes, lowest, place, cells, windows, many)
         closing += 1
-    i = 0
-    while True:
-        over = i == n
-        if over or stamp == 0 or cause[i] != cause[i - 1]:
-            if changed:  # by the cause that is over
-                order = np.arange(changed) if rising else np.argsort(ends[:changed], kind="mergesort")
-                if told != cause[i - 1]:
-                    told, rank = cause[i - 1], 0
-                for j in order:
-                    goes, comes = windows[old + j, ROWS], windows[which[j], ROWS]
-                    if goes and comes:
-                        same = not counted or goes == comes
-                        for call in range(calls):
-                            one, other = windows[old + j, 3 * call + 3], windows[which[j], 3 * call + 3]
-                            if sums[call]:
-                                same = same and (one == 0) == (other == 0)
-                                same = same and windows[old + j, 3 * call + 1] == windows[which[j], 3 * call + 1]
-                                same = same and windows[old + j, 3 * call + 2] == windows[which[j], 3 * call + 2]
-                            else:
-                                same = same and one == other
-                        if same:
-                            continue
-                    for half in range(2):
-                        row = which[j] if half else old + j
-                        if windows[row, ROWS] == 0:
-                            continue
-                        out_group[made], out_end[made] = whose[j], ends[j]
-                        out_cause[made], out_sub[made] = told, rank
-                        out_kind[made] = half + (2 if goes and comes else 1 - 2 * half)
-                        for field in range(fields):
-                            out_values[field, made] = windows[row, field]
-                        made += 1
-                        rank += 1
-                changed = 0
-            while bound < last_bound and (over or bound_cause[bound] < cause[i]):
-                at = bound_time[bound]
-                while closing - first_window < len(rows_of) and closing * slide + size <= at:
-                    start = rows_of[closing - first_window]
-                    if start >= 0:
-                        _put_together(closing, start, step, panes, lowest, place, cells, windows, many)
-                        if told != bound_cause[bound]:
-                            told, rank = bound_cause[bound], 0
-                        for one in _in_order_of_first(closing, step, panes, lowest, place, cells, many):
-                            out_group[made], out_end[made] = one, closing * slide + size
-                            out_cause[made], out_sub[made], out_kind[made] = told, rank, 0
-                            for field in range(fields):
-                                out_values[field, made] = windows[start + one, field]
-                            made += 1
-                            rank += 1
-                    closing += 1
-                bound += 1
-                begin, end = 1, 0  # what revises is another question now
-            if over:
-                return made
-            stamp, rising = i + 1, True
-        if time[i] < begin or time[i] >= end:
-            number = time[i] // width
-            begin = number * width
-            end, pane = begin + width, place[number - lowest]
-            first, last = (begin - size) // slide + 1, begin // slide
-            revises = first * slide + size <= at
-            if revises:
-                last = min(last, (at - size) // slide)
-        cell = pane + group[i]
-        sign = 1 if kind[i] == 0 or kind[i] == 3 else -1
-        if sign < 0 and cells[cell, ROWS] == 0:
-            i += 1
-            continue
-        if cells[cell, ROWS] == 0:
-            cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB] = cause[i], sub[i]
-        cells[cell, ROWS] += sign
-        stirred[cell] = True
-        for call in range(calls):
-            if len(valid) and not valid[call, i]:
-                continue
-            value = values[call, i]
-            high = 0
-            if sign < 0:
-                high = 1 if value == LEAST else 0
-                value = -value
-            own = SUMS + 3 * call
-            had = cells[cell, own]
-            cells[cell, own] = had + value
-            cells[cell, own + 1] += high + _carry(had, value, had + value)
-            cells[cell, own + 2] += sign
-        if revises:
-            for window in range(first, last + 1):
-                row = rows_of[window - first_window] + group[i]
-                if mark[row] != stamp:
-                    mark[row] = stamp
-                    which[changed], whose[changed], ends[changed] = row, group[i], window * slide + size
-                    rising = rising and (changed == 0 or ends[changed - 1] <= ends[changed])
-                    for field in range(fields):
-                        windows[old + changed, field] = windows[row, field]
-                    changed += 1
-                windows[row, ROWS] += sign
-                for call in range(calls):
-                    if len(valid) and not valid[call, i]:
-                        continue
-                    value = values[call, i]
-                    high = 0
-                    if sign < 0:
-                        high = 1 if value == LEAST else 0
-                        value = -value
-                    own = OF_WINDOW + 3 * call
-                    had = windows[row, own]
-                    windows[row, own] = had + value
-                    windows[row, own + 1] += high + _carry(had, value, had + value)
-                    windows[row, own + 2] += sign
-        i += 1
+    i, made = 0, 0
+    for bound in range(last_bound + 1):
+        limit = n
+        if bound < last_bound:
+            limit = i + int(np.searchsorted(cause[i:], bound_cause[bound], side="right"))
+        made = _fold_until(
+            i,
+            limit,
+            closed,
+            made,
+            time,
+            cause,
+            sub,
+            kind,
+            group,
+            values,
+            valid,
+            sums,
+            counted,
+            width,
+            step,
+            panes,
+            size,
+            slide,
+            lowest,
+            place,
+            cells,
+            stirred,
+            first_window,
+            slot_of,
+            slots,
+            windows,
+            old,
+            mark,
+            which,
+            whose,
+            ends,
+            orders,
+            out_group,
+            out_end,
+            out_cause,
+            out_sub,
+            out_kind,
+            out_values,
+        )
+        i = limit
+        if bound == last_bound:
+            break
+        told, closed = bound_cause[bound], _last_closed(bound_time[bound], size, slide)
+        rank = out_sub[made - 1] + 1 if made and out_cause[made - 1] == told else 0
+        while closing - first_window < len(slot_of) and closing <= closed:
+            slot = slot_of[closing - first_window]
+            if slot >= 0:
+                _put_together(closing, slot, slots, step, panes, lowest, place, cells, windows, many)
+                for one in _in_order_of_first(closing, step, panes, lowest, place, cells, many):
+                    out_group[made], out_end[made] = one, closing * slide + size
+                    out_cause[made], out_sub[made], out_kind[made] = told, rank, 0
+                    for field in range(windows.shape[1]):
+                        out_values[field, made] = windows[one * slots + slot, field]
+                    made += 1
+                    rank += 1
+            closing += 1
+    return made
 
 
 # -- histories
@@ -452,7 +655,7 @@ def look_up(
 
 @compiled(
     *(Seen, Seen, Seen, SeenBytes, Seen, Seen, Seen, Seen),
-    *(Words, Words, Words, numba.int8[::1], Words, Words, Flags),
+    *(Words, Words, Words, Words, Words, Words, numba.int8[::1], Words, Words, Flags),
 )
 def judge(
     few: Int64s,
@@ -463,6 +666,9 @@ def judge(
     tops: Int64s,
     held: Int64s,  # of each of the few the place of a held row with its key, or -1
     held_time: Int64s,
+    known_as: Int64s,  # a row of the few whose key it is, or -1; by key, a power of two and twice as many as the few
+    place: Int64s,  # by that row: the one that has the key
+    since: Int64s,
     first: Int64s,  # of each the first of what leaves
     source: Int64s,  # of what leaves: its place in the train, and behind its rows among the old ones
     row: Int64s,  # because of which row
@@ -472,12 +678,7 @@ def judge(
     stays: Bools,  # of each row of the train
 ) -> int:
     """Make changes one by one. Returns how many held rows go."""
-    n, made, old = len(word), 0, 0
-    slots = 2
-    while slots < 2 * len(few):
-        slots *= 2
-    known_as = np.full(slots, -1)  # a row of the few whose key it is
-    place, since = np.empty(len(few), np.int64), np.empty(len(few), np.int64)  # by that row: the one that has the key
+    n, made, old, slots = len(word), 0, 0, len(known_as)
     for k in range(len(few)):
         i = few[k]
         first[k] = made
@@ -565,7 +766,7 @@ def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, o
 def _for(function: Any, kind: Any, *more: Any) -> Any:
     """A function of columns of this kind."""
     seen = numba.types.Array(kind, 1, "C", readonly=True)
-    return numba.njit([(seen, *more)], cache=True, error_model="numpy")(function)
+    return compiled(seen, *more)(function)
 
 
 def _spread_of(kind: Any) -> Any:

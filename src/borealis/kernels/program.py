@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_w
 from borealis.kernels.kinds import mended
 from borealis.kernels.step import Kernel, Step, schema_of
 from borealis.kernels.xxhash import Words, can_hash, xxhash64
-from borealis.state.delta import BoxDelta, Delta, from_stream, to_stream
+from borealis.state.delta import BoxDelta, Delta, Unwritten, from_stream, to_stream, unwritten
 from borealis.tuples import CAUSE, KIND, SUB, TIME, Int64s
 
 PIECE_BYTES_MOST = 32 << 20  # a row that crosses the JVM stays well below its 2 GB limit
@@ -91,8 +91,12 @@ class Packet:
 
     tag: int
     bucket: int
-    payload: bytes | pa.Buffer | BoxDelta
+    payload: bytes | pa.Buffer | Unwritten
     file: str | None = None
+
+    def written(self) -> Packet:
+        """The same with bytes."""
+        return replace(self, payload=self.payload.buffer()) if isinstance(self.payload, Unwritten) else self
 
 
 Keep = Callable[[str, Callable[[], Kernel]], Kernel]  # gives a box's kernel, with its state as of the train before
@@ -297,7 +301,7 @@ def _packets(port: Port, bucket: int, flow: Flow) -> Iterator[Packet]:
     pieces = max(1, -(-table.nbytes // PIECE_BYTES_MOST))
     step = -(-len(flow) // pieces)
     for start in range(0, len(flow), step):
-        yield Packet(port.tag, bucket, to_stream(table.slice(start, step)))
+        yield Packet(port.tag, bucket, unwritten(table.slice(start, step)))
 
 
 def flow_table(flow: Flow, hidden: Sequence[str] = (TIME, CAUSE, SUB)) -> pa.Table:

@@ -117,7 +117,7 @@ def _packets(program: Program, flows: dict[str, Flow], bounds: Mapping[str, Boun
         if number:
             arrived = Arrived(packets=found)
             flows = {flow: arrived.flow(tag, schema_of(text), bounds[flow]) for tag, flow, text in level.arrive}
-        found += [one for one in run_level(program, number, 0, flows, keep) if isinstance(one, Packet)]
+        found += [one.written() for one in run_level(program, number, 0, flows, keep) if isinstance(one, Packet)]
     return found
 
 

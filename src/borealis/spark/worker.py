@@ -20,7 +20,7 @@ from borealis.kernels.program import TRAIN_TAG, Packet, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
 from borealis.machine import HERE
 from borealis.state.cache import Cache
-from borealis.state.delta import BoxDelta, from_stream
+from borealis.state.delta import Unwritten, from_stream
 from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import check_version, is_there, read
 from borealis.trains.notices import NoticeFile
@@ -224,14 +224,14 @@ def carried(packet: Packet, results: str | None, least: int) -> tuple[pa.Buffer 
     payload = packet.payload
     if packet.file is not None:
         return None, packet.file
-    size = payload.size if isinstance(payload, BoxDelta) else len(payload)
+    size = payload.size if isinstance(payload, Unwritten) else len(payload)
     if results is None or size < least:
-        return payload.buffer() if isinstance(payload, BoxDelta) else pa.py_buffer(payload), None
+        return payload.buffer() if isinstance(payload, Unwritten) else pa.py_buffer(payload), None
     directory = Path(results)
     directory.mkdir(parents=True, exist_ok=True)
     file = str(directory / HERE.chance.token(32))
     with pa.OSFile(file, "wb") as sink:
-        if isinstance(payload, BoxDelta):
+        if isinstance(payload, Unwritten):
             payload.write(sink)
         else:
             sink.write(payload)

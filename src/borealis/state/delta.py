@@ -110,14 +110,44 @@ SMALL_ROWS = 1_000  # of a table: up to there it is written to memory that grows
 WRITE = pa.ipc.IpcWriteOptions()  # given, since Arrow asks the environment otherwise
 
 
-class BoxDelta:
-    """What a train changed in the tables of a box, before it is bytes: those are made where they go, and once."""
+class Unwritten:
+    """What has a size, but is no bytes yet: those are made where they go, and once."""
+
+    size: int
+
+    def write(self, sink: pa.NativeFile) -> None:
+        """All of it, from the beginning of a file or a buffer on."""
+        raise NotImplementedError
+
+    def buffer(self) -> pa.Buffer:
+        buffer = pa.allocate_buffer(self.size)
+        with pa.FixedSizeBufferWriter(buffer) as sink:
+            self.write(sink)
+        return buffer
+
+
+class TableStream(Unwritten):
+    """A table as one Arrow IPC stream."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        sink = pa.MockOutputStream()
+        self.write(sink)
+        self.size = int(sink.size())
+
+    def write(self, sink: pa.NativeFile) -> None:
+        with pa.ipc.new_stream(sink, self._table.schema, options=WRITE) as writer:
+            writer.write_table(self._table)
+
+
+class BoxDelta(Unwritten):
+    """What a train changed in the tables of a box."""
 
     def __init__(self, box: str, delta: Delta) -> None:
         changes = delta.values()
         tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
-        self._parts = [to_stream(table) if len(table) <= SMALL_ROWS else table for table in tables]
-        sizes = [one.size if isinstance(one, pa.Buffer) else _stream_size(one) for one in self._parts]
+        self._parts = [unwritten(table) for table in tables]
+        sizes = [one.size for one in self._parts]
         parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
         head = json.dumps([parts, sizes, box]).encode()
         self._head = _MAGIC + struct.pack("<I", len(head)) + head
@@ -126,20 +156,13 @@ class BoxDelta:
             self.size += -self.size % _ALIGN + size
 
     def write(self, sink: pa.NativeFile) -> None:
-        """All of it, from the beginning of a file or a buffer on."""
         sink.write(self._head)
         for part in self._parts:
             sink.write(b"\0" * (-sink.tell() % _ALIGN))
-            if isinstance(part, pa.Buffer):
-                sink.write(part)
+            if isinstance(part, TableStream):
+                part.write(sink)
             else:
-                _write_stream(sink, part)
-
-    def buffer(self) -> pa.Buffer:
-        buffer = pa.allocate_buffer(self.size)
-        with pa.FixedSizeBufferWriter(buffer) as sink:
-            self.write(sink)
-        return buffer
+                sink.write(part)
 
 
 def pack(delta: Delta) -> bytes:
@@ -173,27 +196,20 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
     return {name: Change(next(table), next(table) if cut else None, floor) for name, floor, cut in parts}
 
 
+def unwritten(table: pa.Table) -> pa.Buffer | TableStream:
+    """A table as one Arrow IPC stream: a small one as bytes, of a large one how many they are."""
+    if len(table) > SMALL_ROWS:  # a buffer that grows is copied again and again
+        return TableStream(table)
+    grown = pa.BufferOutputStream()
+    with pa.ipc.new_stream(grown, table.schema, options=WRITE) as writer:
+        writer.write_table(table)
+    return grown.getvalue()
+
+
 def to_stream(table: pa.Table) -> pa.Buffer:
     """A table as one Arrow IPC stream."""
-    if len(table) <= SMALL_ROWS:
-        grown = pa.BufferOutputStream()
-        _write_stream(grown, table)
-        return grown.getvalue()
-    buffer = pa.allocate_buffer(_stream_size(table))  # one that grows is copied again and again
-    with pa.FixedSizeBufferWriter(buffer) as sink:
-        _write_stream(sink, table)
-    return buffer
-
-
-def _stream_size(table: pa.Table) -> int:
-    sink = pa.MockOutputStream()
-    _write_stream(sink, table)
-    return int(sink.size())
-
-
-def _write_stream(sink: pa.NativeFile, table: pa.Table) -> None:
-    with pa.ipc.new_stream(sink, table.schema, options=WRITE) as writer:
-        writer.write_table(table)
+    found = unwritten(table)
+    return found.buffer() if isinstance(found, TableStream) else found
 
 
 def from_stream(data: bytes | pa.Buffer) -> pa.Table:
