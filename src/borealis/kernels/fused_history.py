@@ -86,7 +86,7 @@ class FusedHistory(HistoryKernel):
         out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)
         order = np.argsort(gone)
         cut = {name: old[name][order] for name in HEAD}
-        return out, self._remember(self._kept(compiled, rows, stays), gone[order], cut, bounds)
+        return out, self._remember(rows, gone[order], cut, bounds, stays)
 
     def _has_numbers(self, flow: Flow) -> bool:
         """Whether keys are numbers, and none is null."""
@@ -120,17 +120,6 @@ class FusedHistory(HistoryKernel):
         sub = room(len(cause))
         places.compiled.ranks(cause, sub)
         return Flow(pa.table([*columns, sign, change, reason], schema=self.out), time, cause, sub, flow.bounds)
-
-    def _kept(self, compiled: ModuleType, rows: Columns, stays: NDArray[np.bool_]) -> Columns:
-        """Those rows of a train that are held."""
-        gone = np.flatnonzero(~stays)
-        if not len(gone):
-            return rows
-        places = _Places(compiled, gone, np.zeros(len(gone) + 1, np.int64), len(stays))
-        blank = np.zeros(places.rows, np.int64)
-        kept = [places.numbers(rows[name], NOTHING) if rows[name].any() else blank for name in HEAD]
-        kept += [places.column(rows[name], NOTHING, rows[name].slice(0, 0)) for name in self.columns.names]
-        return self._with_words(pa.table(kept, schema=self.schema))
 
 
 def _bits(column: pa.Array) -> NDArray[Any] | None:

@@ -104,11 +104,11 @@ class HeldRows:
         """One above the last place."""
         return sum(map(len, self.chunks))
 
-    def add(self, rows: Columns) -> None:
-        """Hold these rows, which come after all that are held."""
+    def add(self, rows: Columns, alive: NDArray[np.bool_] | None = None) -> None:
+        """Hold these rows, which come after all that are held; or those that are alive, and the others unseen."""
         if not len(rows[TIME]):
             return
-        run, size = [_Chunk(rows, np.ones(len(rows[TIME]), np.bool_))], len(rows[TIME])
+        run, size = [_Chunk(rows, np.ones(len(rows[TIME]), np.bool_) if alive is None else alive)], len(rows[TIME])
         while self.chunks and len(self.chunks[-1]) <= min(2 * size, CHUNK_ROWS_MOST - size):
             size += len(self.chunks[-1])
             run.append(self.chunks.pop())

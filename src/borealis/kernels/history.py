@@ -31,6 +31,8 @@ THERE = "there is a row with this key already"
 MISSING = "there is no row with this key, or none within the history"
 WHYS = (EXPIRED, THERE, MISSING)
 NONE = -1  # the place of no row, and the number of no reason
+NEVER = FIRST_TIME  # the time in a delta of a row that is not held
+AWAY_MOST = 8  # if one row in so many does not stay, the others are copied
 TOGETHER_LEAST = 16  # changes of one key each that are made at once; fewer are made one by one
 
 Bools = NDArray[np.bool_]
@@ -123,8 +125,8 @@ class HistoryKernel:
         gone = self._change(flow, kind, np.flatnonzero(apart & (kind != Kind.UPDATE_BEFORE)), old, found)
         self._note(rows, place, found)
         out = self._out(flow, kind, old, found)
-        kept = rows if found.stays.all() else filtered(rows, found.stays)
-        return out, self._remember(kept, place[gone], {name: old[name][gone] for name in HEAD}, flow.bounds)
+        cut = {name: old[name][gone] for name in HEAD}
+        return out, self._remember(rows, place[gone], cut, flow.bounds, found.stays)
 
     def _note(self, rows: Columns, near: Int64s, found: _Found) -> None:
         """Look at what a train changes, before it is done to what is held."""
@@ -237,14 +239,23 @@ class HistoryKernel:
         rows |= {GROUP: key_numbers(table, self.key)}
         return rows | {name: whole(table[name]) for name in self.columns.names}
 
-    def _remember(self, rows: Columns, gone: Int64s, old: Columns, bounds: Bounds) -> Delta:
-        """Hold rows, and not those old ones at some places, nor what is behind the history."""
+    def _remember(self, rows: Columns, gone: Int64s, old: Columns, bounds: Bounds, stays: Bools | None = None) -> Delta:
+        """Hold rows, if not all those that stay, and not those old ones at some places, nor what is behind the history.
+        A few that do not stay cost less than to copy all others: they are held unseen, and put with no time."""
         floor_before, floor = self._held_from(bounds.standing), self._held_from(bounds.final)
-        if len(rows[TIME]) and rows[TIME].min() < floor:
-            rows = filtered(rows, rows[TIME] >= floor)
+        held: Bools = np.ones(len(rows[TIME]), np.bool_) if stays is None else stays
+        if len(held) and rows[TIME].min() < floor:
+            held = held & (rows[TIME] >= floor)
+        away = np.flatnonzero(~held)
+        if len(away) * AWAY_MOST > len(held):
+            rows, held, away = filtered(rows, held), held[held], NOTHING
         cut = np.flatnonzero(old[TIME] >= floor)
         self.held.remove(gone)
-        self.held.add(rows)
+        self.held.add(rows, held)
+        if len(away):
+            time = rows[TIME].copy()
+            time[away] = NEVER
+            rows = rows | {TIME: time}
         if floor > floor_before:
             self.held.raise_floor(floor)
         if not len(rows[TIME]) and not len(cut) and floor <= floor_before:
@@ -263,7 +274,8 @@ class HistoryKernel:
             self.held.raise_floor(change.floor)
         none = change.put.select((CAUSE, SUB)).slice(0, 0)
         cut = [(none if change.cut is None else change.cut)[name].to_numpy() for name in (CAUSE, SUB)]
-        self.held.merge(cut, self._with_words(change.put.cast(self.schema)))
+        put = change.put.cast(self.schema)
+        self.held.merge(cut, self._with_words(put.filter(pc.not_equal(put[TIME], NEVER))))
 
     def tables_now(self) -> dict[str, pa.Table]:
         return {"held": self._table(self.held.all())}

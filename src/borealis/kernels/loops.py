@@ -749,17 +749,17 @@ def _distinct(values: Any, slots: Int64s, codes: NDArray[np.int32], first: Int64
 def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, out: Any) -> None:
     """A column with others in the place of the few: of each those from `first` on, which are in the column, or behind
     it in `old`."""
-    n, done, at = len(column), 0, 0
+    n, done, at = len(column), np.uint64(0), np.uint64(0)  # what is never below 0 is quicker to look for
     for k in range(len(few)):
-        until = few[k]
+        until = np.uint64(few[k])
         for i in range(until - done):
             out[at + i] = column[done + i]
         at += until - done
-        done = until + 1
+        done = until + np.uint64(1)
         for one in range(first[k], first[k + 1]):
             out[at] = column[source[one]] if source[one] < n else old[source[one] - n]
-            at += 1
-    for i in range(n - done):
+            at += np.uint64(1)
+    for i in range(np.uint64(n) - done):
         out[at + i] = column[done + i]
 
 
