@@ -294,7 +294,7 @@ class Lowering:
             op, options["predicate"] = "filter", twins[""]
         else:
             op, options["exprs"] = "map", list(twins.items())
-        if is_revised(schema):
+        if is_revised(schema) and not _all_as_they_are(flow.schema, twins):
             options["revised"] = True
         if CAME in schema.names:
             options["again"] = True  # what fails here failed when it first came
@@ -376,6 +376,11 @@ class Lowering:
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)
         self.where[box.name] = where if known in (None, where) else f"{known}, {where}"
+
+
+def _all_as_they_are(schema: StructType, twins: Mapping[str, Any]) -> bool:
+    """Whether all columns are given on, so that two rows that differed still do."""
+    return set(schema.names) <= {twin[1] for name, twin in twins.items() if name and twin[0] == "column"}
 
 
 def is_revised(schema: StructType) -> bool:

@@ -81,12 +81,15 @@ class FusedHistory(HistoryKernel):
         given = few, oldest, word, kind, flow.time, tops, near, near_time
         keys = np.full(1 << many.bit_length() + 1, -1), np.empty(many, np.int64), np.empty(many, np.int64)
         gone = near[used[: compiled.judge(*given, *keys, first, source, row, sign, why, used, stays)]]
-        leaving = _Leaving(*(one[: first[-1]] for one in (source, row, sign, why)))
-        old = self.held.at(gone)
-        out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)
         order = np.argsort(gone)
-        cut = {name: old[name][order] for name in HEAD}
-        return out, self._remember(rows, gone[order], cut, bounds, stays)
+        gone, place = gone[order], np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        old = self.held.at(gone)
+        leaving = _Leaving(*(one[: first[-1]] for one in (source, row, sign, why)))
+        was_held = leaving.source >= n
+        leaving.source[was_held] = n + place[leaving.source[was_held] - n]
+        out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)
+        return out, self._remember(rows, gone, {name: old[name] for name in HEAD}, bounds, stays)
 
     def _has_numbers(self, flow: Flow) -> bool:
         """Whether keys are numbers, and none is null."""

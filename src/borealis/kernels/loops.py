@@ -107,17 +107,30 @@ def _last_closed(boundary: int, size: int, slide: int) -> int:
     return LEAST if boundary <= LEAST + size else (boundary - size) // slide
 
 
-@compiled(Table, Word, Word, Word, Word)
-def _add(table: Int64s, row: int, own: int, sign: int, value: int) -> None:
-    """Add a number to a sum, or take it off."""
-    high = 0
-    if sign < 0:
-        high = 1 if value == LEAST else 0
-        value = -value
-    had = table[row, own]
-    table[row, own] = had + value
-    table[row, own + 1] += high + _carry(had, value, had + value)
-    table[row, own + 2] += sign
+@compiled(Word, Word, SeenTable, FlagTable, Table)
+def _note_moves(goes: int, comes: int, values: Int64s, valid: Bools, moves: Int64s) -> None:
+    """Write what one row that goes and one that comes, or -1 for none, do to each sum: two words, and how many."""
+    for call in range(len(values)):
+        low, high, many = 0, 0, 0
+        if goes >= 0 and (len(valid) == 0 or valid[call, goes]):
+            low, many = -values[call, goes], -1
+            high = 1 if low == LEAST else 0
+        if comes >= 0 and (len(valid) == 0 or valid[call, comes]):
+            value = values[call, comes]
+            high += _carry(low, value, low + value)
+            low, many = low + value, many + 1
+        moves[call, 0], moves[call, 1], moves[call, 2] = low, high, many
+
+
+@compiled(Table, Word, Word, Word, Table)
+def _move(table: Int64s, row: int, rows: int, own: int, moves: Int64s) -> None:
+    """Change a number of rows, and the sums from a place on."""
+    table[row, ROWS] += rows
+    for call in range(len(moves)):
+        to, had, low = own + 3 * call, table[row, own + 3 * call], moves[call, 0]
+        table[row, to] = had + low
+        table[row, to + 1] += moves[call, 1] + _carry(had, low, had + low)
+        table[row, to + 2] += moves[call, 2]
 
 
 @compiled(Word, Word, Word, Word, Word, Word, Seen, Table, Table, Word)
@@ -298,7 +311,7 @@ def _add_insertions(
 @compiled(
     *(Word, Word, Word, Word, Seen, Seen, Seen, SeenBytes, Seen, SeenTable, FlagTable, Flags, numba.boolean),
     *(Word, Word, Word, Word, Word, Word, Seen, Table, Flags, Word, Seen, Word, Table, Word),
-    *(Words, Words, Words, Words, Table),
+    *(Words, Words, Words, Words, Table, Table),
     *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
 )
 def _fold_until(
@@ -334,6 +347,7 @@ def _fold_until(
     whose: Int64s,
     ends: Int64s,
     orders: Int64s,
+    moves: Int64s,
     out_group: NDArray[np.int32],
     out_end: Int64s,
     out_cause: Int64s,
@@ -343,7 +357,7 @@ def _fold_until(
 ) -> int:
     """Fold rows up to a limit while no window closes, and give what changes by them: those that are `closed`. Returns
     how many rows were given by then."""
-    nulls, calls, fields, begin, end, pane = len(valid) > 0, len(sums), windows.shape[1], 1, 0, 0
+    nulls, fields, begin, end, pane = len(valid) > 0, windows.shape[1], 1, 0, 0
     first, last, revises = 0, 0, False
     changed, rising, stamp = 0, True, i + 1
     while i < limit:
@@ -359,16 +373,26 @@ def _fold_until(
             i = _add_insertions(i, limit, time, cause, sub, kind, group, values, begin, end, pane, cells, stirred)
             stamp, rising = i + 1, True
             continue
-        cell = pane + group[i]
-        sign = 1 if kind[i] == 0 or kind[i] == 3 else -1
-        if sign > 0 or cells[cell, ROWS] > 0:
-            if cells[cell, ROWS] == 0:
+        cell, goes, comes = pane + group[i], i, -1
+        if kind[i] == 0 or kind[i] == 3:
+            goes, comes = -1, i
+        elif (
+            kind[i] == 2
+            and cells[cell, ROWS] > 0
+            and i + 1 < limit
+            and kind[i + 1] == 3
+            and cause[i + 1] == cause[i]
+            and group[i + 1] == group[i]
+            and begin <= time[i + 1] < end
+        ):
+            comes = i = i + 1  # a pair of which both change the same
+        if comes >= 0 or cells[cell, ROWS] > 0:
+            rows = (comes >= 0) - (goes >= 0)
+            if comes >= 0 and cells[cell, ROWS] + rows == 1:
                 cells[cell, FIRST_CAUSE], cells[cell, FIRST_SUB] = cause[i], sub[i]
-            cells[cell, ROWS] += sign
+            _note_moves(goes, comes, values, valid, moves)
+            _move(cells, cell, rows, SUMS, moves)
             stirred[cell] = True
-            for call in range(calls):
-                if not nulls or valid[call, i]:
-                    _add(cells, cell, SUMS + 3 * call, sign, values[call, i])
             if revises:
                 begins = group[i] * slots + slot_of[first - first_window]
                 for row in range(begins, begins + last - first + 1):
@@ -380,10 +404,7 @@ def _fold_until(
                         for field in range(fields):
                             windows[old + changed, field] = windows[row, field]
                         changed += 1
-                    windows[row, ROWS] += sign
-                    for call in range(calls):
-                        if not nulls or valid[call, i]:
-                            _add(windows, row, OF_WINDOW + 3 * call, sign, values[call, i])
+                    _move(windows, row, rows, OF_WINDOW, moves)
         i += 1
         if changed and (i == limit or cause[i] != cause[i - 1]):
             order = orders[2] if rising else orders[_in_order_of_end(ends, changed, orders)]
@@ -443,6 +464,7 @@ def fold(
     which, whose, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     orders = np.empty((3, most), np.int64)  # two to sort in, and as it is
     orders[2] = np.arange(most)
+    moves = np.empty((len(values), 3), np.int64)  # what a row does to each sum
     mark = np.zeros(old, np.int64)  # the last row of whose cause it was that changed a window
     closing, closed = first_window, _last_closed(standing, size, slide)  # the next that may close; those that have
     while closing - first_window < len(slot_of) and closing <= closed:
@@ -488,6 +510,7 @@ def fold(
             whose,
             ends,
             orders,
+            moves,
             out_group,
             out_end,
             out_cause,
@@ -639,7 +662,7 @@ def look_up(
         key, found = wanted[k], -1
         if tops[0] <= key <= tops[-1]:
             at = _risen_to(tops, key)
-            if word[at] == key and alive[at] and time[at] >= floor:
+            if tops[at] == key and alive[at] and time[at] >= floor:
                 found = at
         mark = _slot(key, 8 * len(marks))
         if len(marks) and marks[mark >> 3] & (1 << (mark & 7)):
