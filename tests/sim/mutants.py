@@ -21,10 +21,12 @@ from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
+from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
 from borealis.node.feeds import StreamFeed
+from borealis.node.links import CopyLinks
 from borealis.node.primary import PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.sim.plan import Options
@@ -69,7 +71,7 @@ def mutant(seed: int, **options: Any) -> Callable[[Install], Install]:
         name = install.__name__.replace("_", "-")
         usual: dict[str, Any] = {"seconds": SECONDS}
         if options.get("approach") == "passive":
-            usual |= {"checkpoint": "interval"}
+            usual |= {"checkpoint": "interval", "backups": 1}
         drawn_from = Options(**usual | options)
         MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, drawn_from, seed)
         return install
@@ -299,6 +301,33 @@ def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
 def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
     """Where primary and backup died the unit begins from nothing, although a further copy has all of it."""
     edited(patch, drift, "_guarded", '== "watching"]', '== "gone"]')
+
+
+# -- several backups
+
+
+@mutant(0, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill",))
+def releases_for_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Readers get what the first backup has, whatever the other ones lack."""
+    patch.setattr(FurtherCopies, "_least_places", lambda self: dict(self._limits.get("", {})))
+
+
+@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill",))
+def acks_for_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Inputs are acknowledged as far as the first backup has what came of them."""
+    patch.setattr(FurtherCopies, "_least", lambda self, name, upto: upto)
+
+
+@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill",))
+def waits_for_none_it_meets(patch: pytest.MonkeyPatch) -> None:
+    """A backup that takes over counts on further copies that may have less than it has, and does not wait for them."""
+    edited(patch, CopyLinks, "meet", "fresh=False", "fresh=True")
+
+
+@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill", "cut", "pause"))
+def goes_on_without_asking(patch: pytest.MonkeyPatch) -> None:
+    """A primary waits no more for a copy that it cannot reach, though the coordinator counts on that."""
+    edited(patch, CopyLinks, "_give_up", "answer.granted if answer is not None else", "True if answer is None else")
 
 
 # -- where backups are, and units that move by themselves
