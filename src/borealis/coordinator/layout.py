@@ -105,10 +105,10 @@ class UnitAssignment:
             return self
         return self.alone() if node == self.backup else self.with_copies(one for one in self.copies if one != node)
 
-    def backed_by(self, node: str) -> UnitAssignment:
-        """With another backup, which may have been a further copy; if it is new, so is its number."""
+    def backed_by(self, node: str, *, as_it_is: bool = False) -> UnitAssignment:
+        """With another backup, which may have been a further copy; if it is not taken as it is, its number is new."""
         rest = tuple(one for one in self.copies if one != node)
-        left = {one: number for one, number in self.numbers.items() if one != node or one in self.copies}
+        left = {one: number for one, number in self.numbers.items() if one != node or as_it_is}
         then = replace(self, backup=node, was=None, standing=self.standing + 1, copies=rest, numbers=left)
         return then.numbered()
 

@@ -63,13 +63,20 @@ class CopyLinks:
     def meet(self, further: Further) -> None:
         """These are there when the primary begins: it may follow another, from which they know the unit.
 
-        To be called before its first train. Nothing is sent to them before `follow`.
+        To be called before its first train. Nothing is sent to them before `begin`.
         """
         if not self.gates:
             return
-        unit = self._owner.unit
+        self._further, unit = further, self._owner.unit
         seen = {name: (queue.wanted(), FIRST_TIME) for name, queue in unit.queues.items()}
         self._owner.carry_out(self.copies.are(further.nodes, unit.run.step(), seen, fresh=False))
+
+    def begin(self, further: Further) -> None:
+        """Bring those up to date that there are; these, if nothing else was ordered meanwhile."""
+        if self.gates:
+            self._start()
+        else:
+            self.follow(further)
 
     def follow(self, further: Further) -> None:
         """These are the further copies from now on."""
@@ -83,24 +90,30 @@ class CopyLinks:
                 for node, address in further.nodes.items() & before.nodes.items()
                 if further.numbers.get(node) == before.numbers.get(node)
             }
-            new = sorted(further.nodes.items() - stay.items())
-            if before.nodes:  # what another node has under the name of one that is no more is another copy
-                owner.carry_out(self.copies.are(stay, unit.run.step()))
+            owner.carry_out(self.copies.are(stay, unit.run.step()))
             owner.carry_out(self.copies.are(further.nodes, unit.run.step()))
             self.failures = {node: why for node, why in self.failures.items() if node in further.nodes}
-            for node, _ in new:
-                self._waking[node] = unit.machine.threads.event()
-        threads = unit.machine.threads
+            gone = sorted(before.nodes.items() - stay.items())
+            for node, _ in gone:
+                self._waking.pop(node, None)
         if self.gates:
-            for _, address in sorted(before.nodes.items() - stay.items()):
+            for _, address in gone:
                 self._host.watch.remove(address, self._died)
-        for node, address in new:
-            how = (node, address, self.copies.machines[node], self._waking[node])
-            threads.start(f"copy-{unit.order.unit}-{node}", partial(self._run, *how))
-            if self.gates:
-                self._host.watch.add(address, pace_of(owner.guard), self._died)
+        self._start()
         if owner.guard.approach in PARALLEL and unit.feeds and further.given:
-            threads.start(f"readers-{unit.order.unit}", partial(self._say_who_reads, further))
+            unit.machine.threads.start(f"readers-{unit.order.unit}", partial(self._say_who_reads, further))
+
+    def _start(self) -> None:
+        """A thread for each copy that has none."""
+        unit, threads = self._owner.unit, self._owner.unit.machine.threads
+        with self._lock:
+            new = [(node, at) for node, at in sorted(self._further.nodes.items()) if node not in self._waking]
+            self._waking |= {node: threads.event() for node, _ in new}
+            hows = [(node, address, self.copies.machines[node], self._waking[node]) for node, address in new]
+        for how in hows:
+            threads.start(f"copy-{unit.order.unit}-{how[0]}", partial(self._run, *how))
+            if self.gates:
+                self._host.watch.add(how[1], pace_of(self._owner.guard), self._died)
 
     def has(self, node: str, further: Further) -> bool:
         """Whether a node has the same copy of checkpoints still: it may become the backup."""
@@ -218,7 +231,8 @@ class CopyLinks:
             answer = self._host.peers.at(address).say("guard", parcel, GuardAnswer, within=within)
         except BorealisError as error:
             with self._lock:
-                machine.failed()
+                if self.copies.machines.get(node) is machine:  # it may be the backup's by now
+                    machine.failed()
                 self._failed(node, str(error))
             if self.gates and isinstance(error, FullError):
                 self._give_up(node, self.number(node), error.message)

@@ -110,7 +110,7 @@ class PrimaryGuard:
             self._converse()
         if self.stored is not None and not self.policy.known:
             raise StateError(f"{self.unit.title} cannot be kept in storage: {self._why}", hint="mend that first")
-        self.links.follow(self.guard.further)
+        self.links.begin(self.guard.further)
         self._threads.start(f"guard-{self.unit.order.unit}", self._run)
 
     def stop(self) -> None:
