@@ -7,7 +7,7 @@ when it is dead, or takes nothing, the primary goes on without it as soon as the
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,10 +73,12 @@ class CopyLinks:
 
     def begin(self, further: Further) -> None:
         """Bring those up to date that there are; these, if nothing else was ordered meanwhile."""
-        if self.gates:
-            self._start()
-        else:
+        if not self.gates:
             self.follow(further)
+        elif self._further.nodes:
+            with self._lock:
+                new = self._without_thread()
+            self._start(new)
 
     def follow(self, further: Further) -> None:
         """These are the further copies from now on."""
@@ -96,22 +98,24 @@ class CopyLinks:
             gone = sorted(before.nodes.items() - stay.items())
             for node, _ in gone:
                 self._waking.pop(node, None)
+            new = self._without_thread()
         if self.gates:
             for _, address in gone:
                 self._host.watch.remove(address, self._died)
-        self._start()
+        self._start(new)
         if owner.guard.approach in PARALLEL and unit.feeds and further.given:
             unit.machine.threads.start(f"readers-{unit.order.unit}", partial(self._say_who_reads, further))
 
-    def _start(self) -> None:
-        """A thread for each copy that has none."""
-        unit, threads = self._owner.unit, self._owner.unit.machine.threads
-        with self._lock:
-            new = [(node, at) for node, at in sorted(self._further.nodes.items()) if node not in self._waking]
-            self._waking |= {node: threads.event() for node, _ in new}
-            hows = [(node, address, self.copies.machines[node], self._waking[node]) for node, address in new]
-        for how in hows:
-            threads.start(f"copy-{unit.order.unit}-{how[0]}", partial(self._run, *how))
+    def _without_thread(self) -> list[tuple[str, str, Primary, Event]]:
+        """Copies that nothing is sent to yet. Under the lock."""
+        new = [(node, at) for node, at in sorted(self._further.nodes.items()) if node not in self._waking]
+        self._waking |= {node: self._owner.unit.machine.threads.event() for node, _ in new}
+        return [(node, address, self.copies.machines[node], self._waking[node]) for node, address in new]
+
+    def _start(self, new: Iterable[tuple[str, str, Primary, Event]]) -> None:
+        unit = self._owner.unit
+        for how in new:
+            unit.machine.threads.start(f"copy-{unit.order.unit}-{how[0]}", partial(self._run, *how))
             if self.gates:
                 self._host.watch.add(how[1], pace_of(self._owner.guard), self._died)
 
