@@ -38,7 +38,8 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     cluster.ask(place.node, "ping", Ping(), Pong)
     with cluster.choosing:  # others that lack one choose at the same time
         node = _willing(cluster, layout, place)
-        runs = node in (*place.copies, place.backup) and is_copy(cluster, layout, place, node)
+        could = node in place.copies or (place.checkpointed and node == place.backup)  # that was not told, perhaps
+        runs = could and is_copy(cluster, layout, place, node)
         rest = place if runs else place.with_copies(one for one in place.copies if one != node)
         now = rest.backed_by(node, as_it_is=runs)
         if not cluster.catalog.put(layout.name, place, now):

@@ -116,7 +116,8 @@ class FurtherCopies:
         found = Effects(self.least(effects.ack).ack)
         if not self._held:
             return replace(found, open=effects.open or held)
-        return replace(found, hold=not held, release=self._told if self._told != told or not held else None)
+        news = not held or effects.release is not None or self._told != told
+        return replace(found, hold=not held, release=self._told if news else None)
 
     def _least_places(self) -> dict[str, Place]:
         found: dict[str, Place] = {}

@@ -68,6 +68,8 @@ class CopyLinks:
         if not self.gates:
             return
         self._further, unit = further, self._owner.unit
+        if not further.nodes:
+            return
         seen = {name: (queue.wanted(), FIRST_TIME) for name, queue in unit.queues.items()}
         self._owner.carry_out(self.copies.are(further.nodes, unit.run.step(), seen, fresh=False))
 
