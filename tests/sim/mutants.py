@@ -306,13 +306,13 @@ def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
 # -- several backups
 
 
-@mutant(0, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill",))
+@mutant(0, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill", "pause"))
 def releases_for_the_first(patch: pytest.MonkeyPatch) -> None:
     """Readers get what the first backup has, whatever the other ones lack."""
     patch.setattr(FurtherCopies, "_least_places", lambda self: dict(self._limits.get("", {})))
 
 
-@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill",))
+@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
 def acks_for_the_first(patch: pytest.MonkeyPatch) -> None:
     """Inputs are acknowledged as far as the first backup has what came of them."""
     patch.setattr(FurtherCopies, "_least", lambda self, name, upto: upto)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from borealis.diagram.protection import PARALLEL
 from borealis.entry.admission import Cursor
-from borealis.errors import BorealisError, FullError, StateError
+from borealis.errors import BorealisError, ClusterError, FullError, StateError
 from borealis.ha.backup import Backup, Resume
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
@@ -59,6 +59,8 @@ class Standby:
     def follow(self, order: Protect) -> None:
         """Be the backup of this primary from now on; what runs here goes on."""
         with self._lock:
+            if self.backup.taken_over:
+                raise ClusterError(f"{self.unit.title} was taken over by {self._host.name}", hint="look again")
             if self.guard.role != "backup":
                 self._since = self._clock.time()
             self.backup.follow_on(order.incarnation)
