@@ -26,7 +26,6 @@ from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
 from borealis.node.feeds import StreamFeed
-from borealis.node.links import CopyLinks
 from borealis.node.primary import PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.sim.plan import Options
@@ -306,28 +305,16 @@ def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
 # -- several backups
 
 
-@mutant(0, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill", "pause"))
+@mutant(10, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill", "pause"))
 def releases_for_the_first(patch: pytest.MonkeyPatch) -> None:
     """Readers get what the first backup has, whatever the other ones lack."""
     patch.setattr(FurtherCopies, "_least_places", lambda self: dict(self._limits.get("", {})))
 
 
-@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
+@mutant(50, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
 def acks_for_the_first(patch: pytest.MonkeyPatch) -> None:
     """Inputs are acknowledged as far as the first backup has what came of them."""
     patch.setattr(FurtherCopies, "_least", lambda self, name, upto: upto)
-
-
-@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill",))
-def waits_for_none_it_meets(patch: pytest.MonkeyPatch) -> None:
-    """A backup that takes over counts on further copies that may have less than it has, and does not wait for them."""
-    edited(patch, CopyLinks, "meet", "fresh=False", "fresh=True")
-
-
-@mutant(0, approach="passive", guarantee="precise", backups=2, kinds=("kill", "cut", "pause"))
-def goes_on_without_asking(patch: pytest.MonkeyPatch) -> None:
-    """A primary waits no more for a copy that it cannot reach, though the coordinator counts on that."""
-    edited(patch, CopyLinks, "_give_up", "answer.granted if answer is not None else", "True if answer is None else")
 
 
 # -- where backups are, and units that move by themselves
