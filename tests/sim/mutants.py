@@ -21,6 +21,7 @@ from borealis.diagram.protection import Protection
 from borealis.entry.log import PUBLISHER
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
+from borealis.ha.copies import FurtherCopies
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
@@ -69,7 +70,7 @@ def mutant(seed: int, **options: Any) -> Callable[[Install], Install]:
         name = install.__name__.replace("_", "-")
         usual: dict[str, Any] = {"seconds": SECONDS}
         if options.get("approach") == "passive":
-            usual |= {"checkpoint": "interval"}
+            usual |= {"checkpoint": "interval", "backups": 1}
         drawn_from = Options(**usual | options)
         MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, drawn_from, seed)
         return install
@@ -299,6 +300,21 @@ def reads_as_it_comes_in_both_copies(patch: pytest.MonkeyPatch) -> None:
 def leaves_the_heir(patch: pytest.MonkeyPatch) -> None:
     """Where primary and backup died the unit begins from nothing, although a further copy has all of it."""
     edited(patch, drift, "_guarded", '== "watching"]', '== "gone"]')
+
+
+# -- several backups
+
+
+@mutant(10, approach="passive", guarantee="precise", merge="arrival", backups=2, kinds=("kill", "pause"))
+def releases_for_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Readers get what the first backup has, whatever the other ones lack."""
+    patch.setattr(FurtherCopies, "_least_places", lambda self: dict(self._limits.get("", {})))
+
+
+@mutant(50, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
+def acks_for_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Inputs are acknowledged as far as the first backup has what came of them."""
+    patch.setattr(FurtherCopies, "_least", lambda self, name, upto: upto)
 
 
 # -- where backups are, and units that move by themselves

@@ -99,6 +99,9 @@ class DeployFlags:
     replicas: Annotated[
         int | None, Option(metavar="N", help="With --ha replicas: how many copies, each on a node of its own; 2.")
     ] = None
+    backups: Annotated[
+        int | None, Option(metavar="N", help="With --ha passive: how many, each on a node of its own: 1 to 3; 1.")
+    ] = None
     backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     pin: Annotated[
         bool, Option("--pin", help="Units stay where they are put; else they move when nodes come, go, or are busier.")

@@ -51,6 +51,7 @@ class ProtectionOptions:
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
     merge: Annotated[str | None, Option(metavar="arrival|time", help="How several streams become one.")] = None
+    backups: Annotated[int | None, Option(metavar="N", help="With passive: how many.")] = None
     place: Annotated[Names, Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")] = None
     cut: Annotated[Names, Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None
     units: Annotated[int | None, Option(min=1, help="With --ha: cut into about so many units.")] = None
@@ -261,7 +262,7 @@ def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
 def _chosen(spec: Spec, piece: Piece, asked: ProtectionOptions) -> Protection | None:
     found = protection_of(spec, piece.boxes)
     if found is not None or asked.ha is not None:
-        options = {"ha": asked.ha, "guarantee": asked.guarantee, "merge": asked.merge}
+        options = {"ha": asked.ha, "guarantee": asked.guarantee, "merge": asked.merge, "backups": asked.backups}
         found = chosen(found, **cast(ProtectOptions, options))
     return found
 
@@ -295,6 +296,7 @@ def _asked(protection: Protection | None, classified: Classified) -> dict[str, A
         "approach": approach,
         "guarantee": protection.guarantee if protection is not None else None,
         "checkpoint": protection.checkpoint if protection is not None else None,
+        "backups": protection.backups if protection is not None else None,
         "recovery_type": recovery_type(approach, classified.kind) if approach in TABLE else None,
     } | _outcome(protection, classified)
 
@@ -324,6 +326,8 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     what = Text.assemble((asked["approach"], "bold"), f", {asked['guarantee']}" if asked["guarantee"] else "")
     if asked["checkpoint"] not in (None, "interval"):
         what.append(f", {asked['checkpoint']} checkpoints")
+    if asked["backups"] is not None:
+        what.append(f", {plural(asked['backups'], 'backup')}")
     node = tree.add(what)
     if asked["recovery_type"]:
         place = "3.3" if asked["approach"] == "amnesia" else "table 3.2"

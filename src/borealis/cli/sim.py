@@ -17,7 +17,7 @@ from borealis.cli.options import Json
 from borealis.cli.screen import Screen, plural
 from borealis.clock import WALL
 from borealis.diagram.durations import parse
-from borealis.diagram.protection import APPROACHES, CHECKPOINTS, GUARANTEES, MERGES
+from borealis.diagram.protection import APPROACHES, BACKUPS_MOST, CHECKPOINTS, GUARANTEES, MERGES
 from borealis.errors import BorealisError, did_you_mean
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class PlanOptions:
     replicas: Annotated[
         int | None, Option(min=2, metavar="N", help="With replicas: so many copies; two or three if left out.")
     ] = None
+    backups: Annotated[
+        int | None, Option(min=1, max=BACKUPS_MOST, metavar="N", help="Of passive standbys; any if left out.")
+    ] = None
     checkpoint: Annotated[
         str | None,
         Option(metavar="interval|sweeping|min-max", help="When passive standbys do so; any if left out."),
@@ -93,7 +96,7 @@ class PlanOptions:
             parse(self.delay)
         _one_of("--checkpoint", self.checkpoint, list(CHECKPOINTS))
         how = (self.ha, self.guarantee, self.kinds(), seconds, self.nodes, self.merge, self.delay, self.replicas)
-        return Options(self._diagram(), *how, self.checkpoint, self.spread)
+        return Options(self._diagram(), *how, self.checkpoint, self.backups, self.spread)
 
     def kinds(self) -> tuple[str, ...]:
         if self.faults is None:
@@ -127,6 +130,7 @@ class PlanOptions:
             "--merge": self.merge,
             "--delay": self.delay,
             "--replicas": self.replicas,
+            "--backups": self.backups,
             "--checkpoint": self.checkpoint,
             "--faults": self.faults,
             "--minutes": self.minutes,

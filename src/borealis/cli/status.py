@@ -302,13 +302,20 @@ def _boundary(of: views.Measured) -> str:
 
 
 def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
-    """The nodes of the backup and of further copies, and what is promised."""
+    """The nodes of the backup and of further copies, and what is promised.
+
+    >>> how = {"approach": "passive", "guarantee": "precise", "state": "protected", "backup": "node2"}
+    >>> promise(views.ProtectionView(**how, copies=3, replicas=dict.fromkeys(("node1", "node2", "node3"), "stable")))
+    ('node2, node3', 'passive, precise, 2 backups')
+    """
     if protection is None:
         return "-", "-"
     more = f", {protection.checkpoint}" if protection.checkpoint not in (None, "interval") else ""
     more += ", by time" if protection.bucket_ms else ""
     more += f", within {span(1000 * protection.delay_ms)}" if protection.delay_ms else ""
-    count = f"{protection.copies} " if (protection.copies or 0) > 2 else ""
+    several = (protection.copies or 0) > 2
+    count = f"{protection.copies} " if several and protection.approach == "replicas" else ""
+    more += f", {(protection.copies or 0) - 1} backups" if several and not count else ""
     others = [protection.backup or "-"]
     others += [node for node in list(protection.replicas)[1:] if node != protection.backup]
     return ", ".join(others), f"{count}{protection.approach}, {protection.guarantee}{more}"

@@ -163,8 +163,8 @@ class Client(CoordinatorRequests, Streams):
         a node is held to be dead, `backup` where a unit's backup shall be;
         `without_backup` (refuse, degrade) what happens where no node is left for one; `merge` (arrival, time) in which
         order a unit reads several streams, `bucket` ("100 ms") how much of them at a time; `replicas` how many copies
-        of a unit answer with `ha="replicas"`, two or more. The answer has `warnings`:
-        where `no-loss` leaves state behind a unit that may count tuples twice, for one.
+        of a unit answer with `ha="replicas"`, two or more, `backups` how many stand by with `ha="passive"`. The answer
+        has `warnings`: where `no-loss` leaves state behind a unit that may count tuples twice, for one.
 
         `delay` ("3 s") bounds how long a unit waits for a stream that is missing: then it answers tentatively, and
         corrects that when the stream is back; with `delay_of="path"` all units on a path share it. `during_failure`

@@ -96,6 +96,7 @@ class Copies:
     further: dict[str, str] = field(default_factory=dict)  # the same of copies that are no backup
     failed: set[str] = field(default_factory=set)  # such copies that stand still
     linked: dict[str, set[str]] = field(default_factory=dict)  # by primary: nodes whose further copies it knows
+    misled: set[str] = field(default_factory=set)  # primaries that know copies by other numbers
     deposed: set[str] = field(default_factory=set)
     ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
     alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
@@ -104,7 +105,9 @@ class Copies:
         """What a node reports. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if guard is not None and guard.role == "copy":
-            if state == "failed":
+            if guard.numbers.get(node, 0) not in (0, place.numbers.get(node)):
+                self.deposed.add(node)  # of an earlier time: nothing waited for it since
+            elif state == "failed":
                 self.failed.add(node)
             else:
                 self.further[node] = guard.state
@@ -121,6 +124,8 @@ class Copies:
             self.primaries[node] = state
             if guard is not None:
                 self.linked[node] = set(guard.further)
+                if any(place.numbers.get(name) != number for name, number in guard.numbers.items()):
+                    self.misled.add(node)
             if guard is not None and guard.state == "alone":
                 self.alone.add(node)
 
@@ -251,7 +256,7 @@ def _lacks_copies(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     lost = lost_copies(place, copies, known)
     short = len(place.copies) - len(lost) < place.further
     linked = copies.linked.get(place.node, set())
-    return bool(lost or (short and free)) or linked != set(place.copies)
+    return bool(lost or (short and free)) or linked != set(place.copies) or place.node in copies.misled
 
 
 def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:

@@ -56,6 +56,11 @@ class UnitAssignment:
         return self.protection is not None and self.protection.ha == "replicas"
 
     @property
+    def checkpointed(self) -> bool:
+        """Whether it was promised further copies that are sent checkpoints, as its backup is."""
+        return self.further > 0 and not self.replicated
+
+    @property
     def further(self) -> int:
         """How many copies it was promised beside the primary and the backup."""
         return 0 if self.protection is None else self.protection.further
@@ -82,6 +87,8 @@ class UnitAssignment:
         if claim.node == self.node and claim.incarnation == self.incarnation:
             if claim.what == "alone":
                 return self.alone() if claim.standing == self.standing else None
+            if claim.what == "without" and claim.copy_node is not None:
+                return self.without(claim.copy_node, claim.copy_number)
             return self
         is_backup = claim.node == self.backup and claim.standing == self.standing
         if is_backup and claim.incarnation == self.incarnation + 1:
@@ -92,10 +99,16 @@ class UnitAssignment:
         """Without its backup."""
         return self if self.backup is None else replace(self, backup=None, was=self.backup).numbered()
 
-    def backed_by(self, node: str) -> UnitAssignment:
-        """With another backup, which may have been a further copy; if it is new, so is its number."""
+    def without(self, node: str, number: int) -> UnitAssignment:
+        """Without the copy of this number on a node, which may be the backup by now; as it is if there is none."""
+        if self.numbers.get(node) != number or node == self.node:
+            return self
+        return self.alone() if node == self.backup else self.with_copies(one for one in self.copies if one != node)
+
+    def backed_by(self, node: str, *, as_it_is: bool = False) -> UnitAssignment:
+        """With another backup, which may have been a further copy; if it is not taken as it is, its number is new."""
         rest = tuple(one for one in self.copies if one != node)
-        left = {one: number for one, number in self.numbers.items() if one != node or one in self.copies}
+        left = {one: number for one, number in self.numbers.items() if one != node or as_it_is}
         then = replace(self, backup=node, was=None, standing=self.standing + 1, copies=rest, numbers=left)
         return then.numbered()
 
@@ -213,8 +226,8 @@ def stream_name(diagram: str, arrow: str) -> str:
 def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
     """How the queues that a unit reads call it: the primary first, then copies that read beside it."""
     name = f"{diagram}.{unit.unit}"
-    if unit.numbers:
-        return [numbered_reader(name, unit.numbers[node]) for node in unit.nodes]
     if unit.protection is None or unit.protection.approach not in PARALLEL:
         return [name]
+    if unit.numbers:
+        return [numbered_reader(name, unit.numbers[node]) for node in unit.nodes]
     return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

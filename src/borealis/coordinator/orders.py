@@ -46,7 +46,7 @@ def unit_order(
             if layout.servers()[arrow].copies
         },
         epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
-        reader=None if len(names) == 1 and not unit.numbers else names[at],
+        reader=None if names == [f"{layout.name}.{unit.unit}"] else names[at],
     )
 
 

@@ -95,7 +95,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
         found[piece.name] = protection
     details = [name for name in demand.protection if name != "ha"] + ["backup"] * bool(demand.backup)
     if details and not any(found.values()):
-        noun = {"replicas": "number of replicas"}.get(details[0], details[0].replace("_", " "))
+        noun = f"number of {details[0]}" if details[0] in ("replicas", "backups") else details[0].replace("_", " ")
         raise DiagramError(
             f"a {noun} is asked for, but nothing is protected",
             hint="say how: --ha passive (or active, replicas, upstream-backup, amnesia), or protection: in the diagram",
@@ -119,7 +119,9 @@ def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection |
         return nearest
     stored = "storage" in {one.ha for one in promised.values()}
     how = {"ha": "storage", "checkpoint": None} if stored else {"ha": "passive", "checkpoint": "interval"}
-    news = how | {"guarantee": "precise", "reconcile": "local", "replicas": None}
+    backups = max((one.backups or 0 for one in promised.values()), default=0)
+    news: dict[str, Any] = how | {"guarantee": "precise", "reconcile": "local", "replicas": None}
+    news["backups"] = backups if backups and not stored else None
     return nearest.model_copy(update=news)
 
 
@@ -136,9 +138,12 @@ def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
                 hint="start another node, or take it without for now: --without-backup degrade",
             )
         if protection is not None and len(unit.copies) < unit.further and protection.without_backup == "refuse":
+            shall, can = f"{protection.replicas} replicas", len(unit.nodes)
+            if unit.checkpointed:
+                shall, can = f"{protection.backups} backups", len(unit.nodes) - 1
             raise AbsentError(
-                f"unit '{unit.unit}' shall have {protection.replicas} replicas, each on a node of its own, and "
-                f"{len(unit.nodes)} can be had ({alive} nodes are alive)",
+                f"unit '{unit.unit}' shall have {shall}, each on a node of its own, and {can} can be had "
+                f"({alive} nodes are alive)",
                 hint="start more nodes, or take it with fewer for now: --without-backup degrade",
             )
 
@@ -217,8 +222,11 @@ def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: 
     if first is not None and first.copies:
         apart = [load for load in loads if load.name not in first.nodes]
         near = (_idlest_other(entry.node, apart, {}), *first.copies)
+    if entry.further:  # so has it
+        near = first.nodes[1:] if first is not None else ()
     chosen = next((node for node in near if node in able and node != entry.node), None)
-    return replace(entry, backup=chosen or _idlest_other(entry.node, loads, {}))
+    found = replace(entry, backup=chosen or _idlest_other(entry.node, loads, {}))
+    return with_copies(found, loads).numbered() if found.backup is not None else found.numbered()
 
 
 def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]) -> str | None:

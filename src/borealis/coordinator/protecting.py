@@ -38,9 +38,10 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     cluster.ask(place.node, "ping", Ping(), Pong)
     with cluster.choosing:  # others that lack one choose at the same time
         node = _willing(cluster, layout, place)
-        runs = node in place.copies and is_copy(cluster, layout, place, node)
+        could = node in place.copies or (place.checkpointed and node == place.backup)  # that was not told, perhaps
+        runs = could and is_copy(cluster, layout, place, node)
         rest = place if runs else place.with_copies(one for one in place.copies if one != node)
-        now = rest.backed_by(node)
+        now = rest.backed_by(node, as_it_is=runs)
         if not cluster.catalog.put(layout.name, place, now):
             return
     cluster.settle(node)
@@ -67,9 +68,12 @@ def _copies_now(cluster: Cluster, layout: Layout, place: UnitAssignment, node: s
 def complete(cluster: Cluster, layout: Layout, place: UnitAssignment, lost: Collection[str]) -> None:
     """Replace further copies that are lost, give the unit those that it lacks, and its primary all their addresses."""
     cluster.ask(place.node, "ping", Ping(), Pong)
-    now = with_copies(place.with_copies(node for node in place.copies if node not in lost), _able(cluster))
+    able = [load for load in _able(cluster) if not (place.checkpointed and cluster.suspected(load.name))]
+    now = with_copies(place.with_copies(node for node in place.copies if node not in lost), able)
     if not cluster.catalog.put(layout.name, place, now):
         return
+    if now.checkpointed and now.backup is not None:  # if it takes over, it has to wait for those that have less
+        cluster.order(now.backup, "protect", protect_order(layout, now, cluster.address, "backup"))
     for node in now.copies:
         if node not in place.copies or node in lost:
             cluster.settle(node)
@@ -172,6 +176,9 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
         log.warning("%s %s", "granted to" if granted else "refused to", what)
         if granted and place is not None and place.was is not None:
             cluster.suspect(place.was)
+            cluster.news.set()
+        if granted and wanted.what == "without" and wanted.copy_node is not None:
+            cluster.suspect(wanted.copy_node)
             cluster.news.set()
         if granted and place is not None and wanted.what == "take over":
             cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, wanted.diagram, place))

@@ -258,8 +258,8 @@ def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> view
         messages=sum(guard.messages for guard in sides[:1]),
         bytes=sum(guard.bytes for guard in sides[:1]),
         discarded=sum(guard.discarded for guard in sides),
-        replicas=_replicas(cluster, layout, place) if place.replicated else {},
-        copies=promised.replicas,
+        replicas=_replicas(cluster, layout, place) if place.replicated or place.checkpointed else {},
+        copies=promised.further + 2 if place.checkpointed else promised.replicas,
         failed_on=place.failed_on,
         takeovers=len(takeovers),
         last_takeover=takeovers[-1] if takeovers else None,
@@ -272,8 +272,9 @@ def _replicas(cluster: Cluster, layout: Layout, place: UnitAssignment) -> dict[s
     for node in place.nodes:
         status = _reported(cluster, layout, place, node)
         if status is not None and status.guard is not None and status.state != "failed":
-            behind = status.guard.role != "primary" and status.guard.state == "catching up"
-            found[node] = "catching up" if behind else status.condition
+            aside = status.guard.role != "primary"
+            behind = aside and status.guard.state == "catching up"
+            found[node] = "catching up" if behind else "stable" if aside and place.checkpointed else status.condition
         else:
             found[node] = "failed" if status is not None and status.state == "failed" else "away"
     return found

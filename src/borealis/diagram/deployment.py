@@ -62,6 +62,7 @@ class Deployment(BaseModel):
     keep_time: str | None = Field(default=None, description="the same, for so long, as '10 minutes'")
     when_full: str | None = Field(default=None, description="wait, or with amnesia drop-oldest, which is a gap")
     replicas: int | None = Field(default=None, description="with ha: replicas: how many copies answer, two or more")
+    backups: int | None = Field(default=None, description="with ha: passive: how many, one to three; 1")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     pin: bool = Field(default=False, description="units stay where they are put: none moves by itself")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")

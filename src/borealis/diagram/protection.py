@@ -60,6 +60,7 @@ OF_A_BOUND = (
 )
 KEEP_LEAST, KEEP_MOST = 1_000_000, 4_000_000_000  # bytes; upstream keeps no more
 REPLICAS_LEAST = 2
+BACKUPS_LEAST, BACKUPS_MOST = 1, 3
 BUCKET = "100 ms"  # of time, in which several streams are read
 # between messages to the backup
 INTERVALS = {
@@ -97,6 +98,7 @@ class ProtectOptions(TypedDict, total=False):
     keep_time: str | None
     when_full: WhenFull | None
     replicas: int | None
+    backups: int | None
 
 
 class Protection(Frozen):
@@ -131,6 +133,7 @@ class Protection(Frozen):
     keep_time: Duration | None = None  # and for so long; None: as long as it fits
     when_full: WhenFull = "wait"  # when no more can be kept, all does; or the oldest is given up, and that is a gap
     replicas: int | None = Field(default=None, description="give a whole number, such as replicas: 3")  # that answer
+    backups: int | None = Field(default=None, description="give a whole number, such as backups: 2")  # None: one
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**({"name": ALL} | fields))  # errors tell the name
@@ -197,6 +200,14 @@ class Protection(Frozen):
             raise DiagramError(f"replicas make no sense with '{self.ha}'", hint="say ha: replicas, or leave them out")
         if self.replicas is not None and self.replicas < REPLICAS_LEAST:
             raise DiagramError(f"{self.replicas} replicas", hint="two are the least: one that takes the other's place")
+        if self.backups is not None and self.ha not in TIMED:
+            other = {"replicas": "say replicas: 3", "storage": "it needs none: any node goes on with what is there"}
+            hint = other.get(self.ha, f"say ha: {TIMED[0]}, or leave it out")
+            raise DiagramError(f"a number of backups makes no sense with '{self.ha}'", hint=hint)
+        if self.backups is not None and not BACKUPS_LEAST <= self.backups <= BACKUPS_MOST:
+            reason = "with none nothing takes over" if self.backups < BACKUPS_LEAST else "each is sent all that changes"
+            hint = f"give it {BACKUPS_LEAST} to {BACKUPS_MOST}: {reason}"
+            raise DiagramError(f"{self.backups} backups", hint=hint)
         if self.reconcile == "partner" and (self.ha != "replicas" or self.delay is None):
             raise DiagramError("'reconcile: partner' needs a partner", hint="say ha: replicas, and a delay")
         if self.bucket is not None and self.merge != "time":
@@ -241,6 +252,8 @@ class Protection(Frozen):
     @property
     def further(self) -> int:
         """How many copies it has beside the primary and the backup."""
+        if self.ha in TIMED:
+            return (self.backups or BACKUPS_LEAST) - BACKUPS_LEAST
         return (self.replicas or REPLICAS_LEAST) - REPLICAS_LEAST
 
     @property
@@ -339,6 +352,8 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
         before |= {"merge": None}
     if given.get("ha", found.ha) != "replicas":
         before |= {"reconcile": None, "replicas": None}
+    if given.get("ha", found.ha) not in TIMED:
+        before |= {"backups": None}
     if given.get("ha", found.ha) != "amnesia":
         before |= {"when_full": None}
     if given.get("ha") == "none" or given.get("merge") == "arrival":

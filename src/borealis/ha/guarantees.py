@@ -27,6 +27,7 @@ TABLE = {
 }
 
 _HELD = "its output is held until the backup has the checkpoint that made it"
+_HELD_FOR_ALL = "its output is held until all its backups have the checkpoint that made it"
 _KEPT = "its output is held until the checkpoint that made it is in storage"
 _ORDERED = "each train's output is held until the backup has its merge order, in which it computes the same"
 _BY_ID = "the backup comes to the same tuples under the same ids, and a reader asks for the id it wants next"
@@ -54,7 +55,7 @@ def recovery_of(protection: Protection | None, classified: Classified) -> Recove
         return Recovery("gap", "the backup begins with nothing, at what is newest; ids jump, so that readers know")
     least = recovery_type(protection.ha, classified.kind)
     if protection.guarantee == "precise":
-        return Recovery("precise", _precisely(protection.ha, classified))
+        return Recovery("precise", _precisely(protection, classified))
     if protection.guarantee == "gap":
         return Recovery("gap", f"no more is asked; as a rule it is {least}")
     if least == "divergent":
@@ -62,10 +63,13 @@ def recovery_of(protection: Protection | None, classified: Classified) -> Recove
     return Recovery(least, f"that is promised, but readers see precise recovery: {_BY_ID}")
 
 
-def _precisely(approach: str, classified: Classified) -> str:
+def _precisely(protection: Protection, classified: Classified) -> str:
+    approach = protection.ha
     if not classified.nondeterministic:
         stateful = any(span != 0 for span in classified.retention.values())
         return _REBUILT if approach == "upstream-backup" and stateful else _BY_ID
+    if approach == "passive" and protection.further:
+        return _HELD_FOR_ALL
     return {"passive": _HELD, "storage": _KEPT}.get(approach, _ORDERED)
 
 

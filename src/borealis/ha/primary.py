@@ -36,7 +36,7 @@ class Effects:
     ack: Mapping[str, int] = field(default_factory=dict)
     release: Mapping[str, Place] | None = None
     open: bool = False  # outputs are not held back any more
-    hold: bool = False  # they are from now on, behind what readers may have
+    hold: bool = False  # they are from now on, behind `release`, or what readers may have
 
 
 NONE = Effects()
@@ -122,6 +122,13 @@ class Primary:
         """Whether output waits that came since."""
         return self.holding and self.last.train > self._acked
 
+    @property
+    def told(self) -> int:
+        """The last train that no delta to come tells the backup of."""
+        if self._has_whole:
+            return self._acked
+        return self.last.train if self._under_way is None else self._under_way.step.train
+
     # -- what happens
 
     def join(self, *, fresh: bool = False) -> Effects:
@@ -183,6 +190,11 @@ class Primary:
             return Effects(hold=self._is_held)
         self.known = True
         return self._on_ack(sent)
+
+    def hasten(self) -> None:
+        """Another copy is sent something now: this one as well, so that all have it at about the same time."""
+        if self._under_way is None:
+            self._sent_at = float("-inf")
 
     def failed(self) -> None:
         """No answer came, or a bad one: what it was about is sent again with the next."""

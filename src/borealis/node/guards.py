@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from borealis.errors import BorealisError, ClusterError, StateError
 from borealis.ha.detector import Detector
 from borealis.message import Message
+from borealis.node.claiming import pace_of
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import DamagedError, Parcel
-from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
+from borealis.node.primary import GuardTimings, PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit, UnitKey
 from borealis.node.standby import Standby
 from borealis.node.stored import Stored, UnitHistory
@@ -251,7 +252,9 @@ class Guards:
         except Exception as error:
             log.warning("%s has no query yet: %s", unit.title, error)
 
-    def _become(self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]) -> bool:
+    def _become(
+        self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]
+    ) -> Mapping[str, Place] | None:
         """A unit that stood by is a primary from now on, before it runs its first train as one."""
         unit.order = unit.order.model_copy(update={"guard": guard})
         primary = PrimaryGuard(unit, guard, self, until, stored=self._stored.pop(unit.key, None))
@@ -261,7 +264,7 @@ class Guards:
             self.primaries[unit.key] = primary
             self.standbys.pop(unit.key, None)
             self._node.opened(unit)
-        return primary.policy.holding
+        return primary.links.copies.limits
 
     # -- for those above
 

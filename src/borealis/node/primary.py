@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from borealis.diagram.protection import CHECKPOINTED, PARALLEL
 from borealis.errors import BorealisError, FullError, StateError
 from borealis.ha.copies import FurtherCopies
-from borealis.ha.detector import Detector, Pace
+from borealis.ha.detector import Detector
 from borealis.ha.min_max import MinMax
-from borealis.ha.primary import Effects, Upstream, Want, active_reader
+from borealis.ha.primary import Effects, Primary, Upstream, Want, active_reader
+from borealis.node.claiming import answer_to, pace_of
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
 from borealis.node.stored import Stored
@@ -22,14 +23,13 @@ from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import StreamState
 from borealis.trains.commit_point import CommitPoint
-from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Protect, Takeover
+from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, Protect, Takeover
 from borealis.wire.service import PARCEL_BYTES_MOST
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
     from borealis.node.running import RunningEntry, RunningUnit
 
-CLAIMS = 3  # attempts to ask a coordinator that does not answer
 WHOLE_BYTES_MOST = PARCEL_BYTES_MOST * 3 // 4  # of tuples that are held; the rest is for state
 HEARD_S = 1.0  # what the other copy said is news for so long
 MANY = 50  # parcels in a row that did not arrive, before that is logged again
@@ -37,20 +37,6 @@ DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
 
 log = logging.getLogger("borealis.node")
-
-
-def pace_of(guard: Guard) -> Pace:
-    """How closely to watch the other side."""
-    how = guard.protection
-    return Pace(how.ping_us / 1e6, how.misses, how.patience_us / 1e6)
-
-
-def answer_to(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
-    """What the coordinator says to a primary that wants to go on alone; None if it does not answer."""
-    for _ in range(CLAIMS):
-        if (claimed := ask([claim])) is not None:
-            return claimed[0]
-    return None
 
 
 @dataclass(frozen=True)
@@ -104,11 +90,13 @@ class PrimaryGuard:
         with unit.run.between_trains():  # from here on it sees every train
             self.policy = unit.policy(guard, unit.run.step())
             self.policy.until = until or {}
+            self._first = self.policy.first.train
             self.links = CopyLinks(self, FurtherCopies(partial(unit.policy, guard)), self._lock, host, self._timings)
+            self.links.meet(guard.further)
             if stored is not None and stored.follows is not None:
                 self._shown = self.policy.last.outputs
                 self._do(self.policy.go_on())
-            unit.attach(self._committed, self._converse)
+            unit.attach(self._committed, self._flush)
         if self.policy.sweeps:
             for queue in unit.queues.values():
                 queue.on_trim = self._note_trim
@@ -122,7 +110,7 @@ class PrimaryGuard:
             self._converse()
         if self.stored is not None and not self.policy.known:
             raise StateError(f"{self.unit.title} cannot be kept in storage: {self._why}", hint="mend that first")
-        self.links.follow(self.guard.further)
+        self.links.begin(self.guard.further)
         self._threads.start(f"guard-{self.unit.order.unit}", self._run)
 
     def stop(self) -> None:
@@ -143,6 +131,9 @@ class PrimaryGuard:
 
     def protect(self, order: Protect) -> None:
         """There is another backup, or none (an empty address), or there are other further copies."""
+        if self.links.has(order.partner_node, order.further) and order.standing > self.guard.standing:
+            self._promote(order)
+            return
         self.links.follow(order.further)
         address, news = order.partner, {"partner_node": order.partner_node, "standing": order.standing}
         with self._lock:
@@ -159,6 +150,26 @@ class PrimaryGuard:
             self._remove_backup("its backup was taken away")
         self._wake.set()
 
+    def _promote(self, order: Protect) -> None:
+        """A further copy is the backup from now on: what holds up for it goes on doing so."""
+        node, address = order.partner_node, order.partner
+        with self.unit.run.between_trains(), self._lock:
+            if self.guard.partner:
+                self._host.watch.remove(self.guard.partner, self._partner_died)
+            self.guard = self.guard.model_copy(
+                update={"partner": address, "partner_node": node, "standing": order.standing}
+            )
+            self.policy, self._shown, effects = self.links.promote(node)
+            self.carry_out(effects)
+            self.unit.refuse(None)
+            self._stale_readers = []
+            self._since, self._why = self._clock.time(), ""
+        if self.policy.in_turns:
+            self._host.turns.join(self)
+        self._host.watch.add(address, pace_of(self.guard), self._partner_died)
+        self.links.follow(order.further)
+        self._wake.set()
+
     def take_turn(self, policy: MinMax) -> None:
         """Make a checkpoint now: the node is idle."""
         with self._lock:
@@ -171,8 +182,7 @@ class PrimaryGuard:
             self.unit.refuse(None)
             self._why = ""
             self._stale_readers = []
-            self._deltas.clear()
-            self._deltas_bytes = 0
+            self.let_go()
             self._since = self._clock.time()
         if self.policy.in_turns:
             self._host.turns.join(self)
@@ -183,7 +193,7 @@ class PrimaryGuard:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.remove_backup())
             self.unit.refuse(None)
-            self._deltas.clear()
+            self.let_go()
             self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
         if self.policy.in_turns:
@@ -249,34 +259,57 @@ class PrimaryGuard:
     def _committed(self, step: CommitPoint, deltas: Mapping[Key, bytes]) -> None:
         self.runs()
         with self._lock:
-            if self.guard.approach in CHECKPOINTED and self.policy.joined:
+            if self.guard.approach in CHECKPOINTED and (self.policy.joined or self.links.copies.machines):
                 self._deltas.append((step.train, deltas))
                 size = sum(map(len, deltas.values()))
                 self._deltas_bytes += size
                 if self.policy.in_turns:
                     self._host.turns.worked(self, size)
-                if self._deltas_bytes > DELTAS_BYTES_MOST:
-                    self.policy.rejected()
-                    self._deltas.clear()
-                    self._deltas_bytes = 0
             self.links.copies.committed(step)
             self._do(self.policy.committed(step))
+            while self._deltas_bytes > DELTAS_BYTES_MOST:
+                self._reject_the_farthest()
             if self.policy.urgent:
                 self._wake.set()
+            self.links.wake(urgent=True)
         self._note_new_output()
 
+    def _machines(self) -> list[Primary]:
+        """Those of all copies."""
+        return [*([self.policy] if self.policy.joined else []), *self.links.copies.machines.values()]
+
+    def let_go(self) -> None:
+        """Keep only deltas that some copy is yet to be sent."""
+        told = min((machine.told for machine in self._machines()), default=self.policy.last.train)
+        self._deltas = [delta for delta in self._deltas if delta[0] > told]
+        self._deltas_bytes = sum(len(data) for _, delta in self._deltas for data in delta.values())
+
+    def _reject_the_farthest(self) -> None:
+        """More is kept for copies that do not answer than may be: those that lack most get the whole."""
+        machines = self._machines()
+        told = min((machine.told for machine in machines), default=0)
+        for machine in machines:
+            if machine.told == told:
+                machine.rejected()
+        self.let_go()
+
     def _do(self, effects: Effects) -> None:
+        """What comes of what the machine of the backup says, with regard to further copies."""
+        now = {name: (queue.next_id, queue.boundary) for name, queue in self.unit.queues.items()}
+        self.carry_out(self.links.copies.first(effects, now))
+
+    def carry_out(self, effects: Effects) -> None:
         if effects.ack:
-            self.acknowledge(self.links.copies.least(effects.ack).ack)
+            self.acknowledge(effects.ack)
         if effects.open:
             for queue in self.unit.queues.values():
                 if queue.held:
                     queue.release(None)
-        if effects.hold:
-            for queue in self.unit.queues.values():
-                queue.hold((queue.next_id, queue.boundary))
         for name, place in (effects.release or {}).items():
-            self.unit.queues[name].release(place)
+            if effects.hold:
+                self.unit.queues[name].hold(place)
+            else:
+                self.unit.queues[name].release(place)
 
     def acknowledge(self, upto: Mapping[str, int]) -> None:
         """Inputs need not be kept up to there; what sweeps does not keep those upstream waiting for it."""
@@ -299,7 +332,7 @@ class PrimaryGuard:
         if any(queue.next_id > queue.wanted() for queue in self.unit.queues.values()):
             last = self.takeovers[-1]
             ms = (self._clock.time() - last.at) * 1000 - last.takeover_ms
-            trains = self.unit.run.committed() - self.policy.first.train
+            trains = self.unit.run.committed() - self._first
             self.takeovers[-1] = last.model_copy(update={"reprocess_ms": round(max(ms, 0.001), 3), "trains": trains})
 
     # -- messages
@@ -319,19 +352,22 @@ class PrimaryGuard:
         """Send what is due, and do what follows from the answer."""
         if self.stored is not None and self.unit.frozen_since is not None:
             return  # on its way elsewhere: what is written there counts from now on
-        if self._is_about_to_jump():
+        if self.is_about_to_jump():
             return
         with self.unit.run.between_trains(), self._lock:
             if self._has_trimmed:  # what readers let go of from here on is told the next time
                 self._has_trimmed = False
-                self.policy.trimmed()
+                for machine in (self.policy, *self.links.copies.machines.values()):
+                    machine.trimmed()
             now = self._clock.now()
-            received = self._received(now)
+            received = self.received(self.policy, now)
             alone = not self.policy.joined
             if alone:
                 self._do(self.policy.tick(now, received))
             want = self.policy.want(now, received)
-            compose = self.composing(want) if want is not None else None
+            compose = self.composing(want, self._shown) if want is not None else None
+            if want is not None:
+                self.links.hasten()
         if alone:
             self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
         if want is None or compose is None:
@@ -363,9 +399,14 @@ class PrimaryGuard:
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now, parcel.acks)
 
-    def _is_about_to_jump(self) -> bool:
+    def _flush(self) -> None:
+        """Send what any copy lacks; all are waited for elsewhere."""
+        self.links.wake()
+        self._converse()
+
+    def is_about_to_jump(self) -> bool:
         """Whether ids jump with the next train: a backup that knows nothing of that would go on with those before."""
-        begins = self.unit.leaps and self.unit.run.committed() <= self.policy.first.train
+        begins = self.unit.leaps and self.unit.run.committed() <= self._first
         return begins and self._clock.time() - self._since < self._timings.jump_s
 
     def _say(self, parcel: Parcel, within: float) -> GuardAnswer:
@@ -378,7 +419,7 @@ class PrimaryGuard:
         """Have storage write all there is, from the last train on, while parcels go on."""
         with self.unit.run.between_trains(), self._lock:
             want = Want("whole", 0, 0, self.policy.last)
-            compose = self.composing(want)
+            compose = self.composing(want, self._shown)
         stored.write_base(want.step.train, compose)
 
     def _end_turn(self, captured: float, *, arrived: bool) -> None:
@@ -386,13 +427,13 @@ class PrimaryGuard:
         if self.policy.in_turns:
             self._host.turns.ended(self, self._clock.now() - captured, arrived=arrived)
 
-    def _received(self, now: float) -> dict[str, int]:
+    def received(self, policy: Primary, now: float) -> dict[str, int]:
         """What readers of each output lack; where checkpoints sweep, what named ones need, and the others apart."""
         queues = self.unit.queues
-        if not self.policy.sweeps:
+        if not policy.sweeps:
             return {name: queue.pushed() for name, queue in queues.items()}
         passing = {name: queue.passing() for name, queue in queues.items()}
-        self.policy.pushed(now, {name: upto for name, upto in passing.items() if upto is not None})
+        policy.pushed(now, {name: upto for name, upto in passing.items() if upto is not None})
         return {name: queue.acknowledged() for name, queue in queues.items()}
 
     def check_size(self, want: Want) -> None:
@@ -420,8 +461,7 @@ class PrimaryGuard:
                 for name, readers in answer.acks.items():
                     self.unit.queues[name].raise_acks(readers, told[name])
                 self._do(self.policy.acknowledged(want.number))
-                self._deltas = [d for d in self._deltas if d[0] > want.step.train]
-                self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
+                self.let_go()
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh and self.policy.known:
                     self._since = self._clock.time()
@@ -444,8 +484,11 @@ class PrimaryGuard:
         if self.stored is not None and answer.verdict == "take" and self.stored.wants_base():
             self._write_base(self.stored)
 
-    def composing(self, want: Want) -> Callable[[], Parcel]:
-        """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later."""
+    def composing(self, want: Want, shown: Mapping[str, Place]) -> Callable[[], Parcel]:
+        """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later.
+
+        The copy that it is for has the outputs as far as was `shown` to it.
+        """
         unit, queues = self.unit, self.unit.queues
         acks = {name: queue.acks() for name, queue in queues.items()}
         epochs = {name: feed.epoch for name, feed in unit.feeds.items() if feed.seen}
@@ -457,7 +500,7 @@ class PrimaryGuard:
             state = unit.run.whole_state()
         elif want.kind == "delta":
             snapshots = {
-                name: queue.needed(want.starts[name]) if name in want.starts else queue.since(self._shown[name])
+                name: queue.needed(want.starts[name]) if name in want.starts else queue.since(shown[name])
                 for name, queue in queues.items()
             }
             state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
@@ -488,6 +531,7 @@ class PrimaryGuard:
                 standing=guard.standing,
                 partner=guard.partner_node if self.stored is None else "storage",
                 further=sorted(self.links.copies.machines),
+                numbers=self.links.numbers(),
                 state="protected" if protected else "catching up" if policy.joined else "alone",
                 since=self._since,
                 why="" if protected else self._why,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from borealis.diagram.protection import PARALLEL
 from borealis.entry.admission import Cursor
-from borealis.errors import BorealisError, FullError, StateError
+from borealis.errors import BorealisError, ClusterError, FullError, StateError
 from borealis.ha.backup import Backup, Resume
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
@@ -59,9 +59,12 @@ class Standby:
     def follow(self, order: Protect) -> None:
         """Be the backup of this primary from now on; what runs here goes on."""
         with self._lock:
+            if self.backup.taken_over:
+                raise ClusterError(f"{self.unit.title} was taken over by {self._host.name}", hint="look again")
+            if self.guard.role != "backup":
+                self._since = self._clock.time()
             self.backup.follow_on(order.incarnation)
             self._learn(role="backup", partner=order.partner, partner_node=order.partner_node, **_of_all(order))
-            self._since = self._clock.time()
 
     def succeed(self, order: Protect) -> None:
         """Get ready to go on as this incarnation, where the primary and the backup are lost."""
@@ -187,10 +190,13 @@ class Standby:
 
     # -- the primary is dead
 
-    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], bool]) -> Takeover | None:
+    def take_over(
+        self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], Mapping[str, Place] | None]
+    ) -> Takeover | None:
         """Go on in its place; None if that is impossible.
 
-        `become` is called before anything new is run or read; it says whether output is held from here on.
+        `become` is called before anything new is run or read; it says up to where readers may have output that is held
+        from here on.
         """
         begun, primary = self._clock.time(), self.guard.partner_node
         with self._lock:
@@ -207,9 +213,9 @@ class Standby:
             self.unit.correct_with(None)
             alone: dict[str, Any] = {"role": "primary", "partner": "", "partner_node": ""}
             alone |= {"incarnation": self.backup.incarnation, "further": self.guard.further.without(primary)}
-            holds = become(self.guard.model_copy(update=alone), resume.until)
-            for queue in self.unit.queues.values():
-                queue.release((queue.next_id, queue.boundary) if holds else None)
+            limits = become(self.guard.model_copy(update=alone), resume.until)
+            for name, queue in self.unit.queues.items():
+                queue.release(None if limits is None else limits[name])
             if not self.unit.started and not self.unit.ended:
                 self.unit.started = True
                 self.unit.run.start()
@@ -272,6 +278,12 @@ class Standby:
 
     # -- how it stands
 
+    def _numbers(self) -> dict[str, int]:
+        """Its own, if it is a further copy."""
+        node = self._host.name
+        number = self.guard.further.numbers.get(node)
+        return {node: number} if self.guard.role == "copy" and number is not None else {}
+
     def status(self) -> GuardStatus:
         return GuardStatus(
             approach=self.guard.approach,
@@ -279,6 +291,7 @@ class Standby:
             role=self.guard.role,
             incarnation=self.backup.incarnation,
             standing=self.guard.standing,
+            numbers=self._numbers(),
             partner=self.guard.partner_node,
             state="watching" if self.ready else "catching up",
             since=self._since,

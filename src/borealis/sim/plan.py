@@ -9,7 +9,7 @@ from typing import Any
 
 from borealis.diagram.cut import cut
 from borealis.diagram.durations import parse
-from borealis.diagram.protection import CHECKPOINTS, TIMED, Protection
+from borealis.diagram.protection import BACKUPS_LEAST, CHECKPOINTS, TIMED, Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.sim.diagrams import DIAGRAMS, is_allowed, spec_of, ways_of
@@ -28,7 +28,8 @@ QUIET_S = 1.0  # before the first fault, everything runs
 DELAYS = ("0.5 s", "1 s", "2 s")  # within which there is an answer
 SILENT_S = (0.3, 4.0)  # for how long an input may be
 KEEP_TIME = "3 seconds"  # longer than a publisher pauses by itself: all would be given up by turns
-SPARE, APART, TWO_AT_ONCE = 0.7, 0.5, 0.7  # of runs with more than two copies: see `_multiplied`
+SPARE, APART, TWO_AT_ONCE = 0.7, 0.5, 0.7  # of runs with more than two copies: see `_peopled`
+SEVERAL = 0.3  # of the passive standbys that are drawn: they have more than one backup
 BUCKETS = ("100 ms", "100 ms", "10 ms", "250 ms")  # a batch is some 80 ms
 
 
@@ -109,6 +110,7 @@ class Options:
     delay: str | None = None  # a time, or `none`
     replicas: int | None = None
     checkpoint: str | None = None
+    backups: int | None = None
     spread: bool | None = None  # units move by themselves soon after a failure
 
 
@@ -135,6 +137,7 @@ class Plan:
     checkpoint: str | None = None  # when a passive standby is sent what changed; None: as usual, or it is not
     calm_s: float | None = None  # so soon after a failure units move by themselves; None: as usual, which is late
     start_s: float | None = None  # until a query runs; None: as usual
+    backups: int | None = None  # of a passive standby, where there is more than one
 
     @property
     def protection(self) -> Protection:
@@ -144,7 +147,7 @@ class Plan:
         if self.when_full is not None:
             delay |= {"keep_time": KEEP_TIME, "when_full": self.when_full}
         how: Any = {"merge": merge, "bucket": self.bucket, "replicas": self.replicas} | delay
-        how |= {"checkpoint": self.checkpoint}
+        how |= {"checkpoint": self.checkpoint, "backups": self.backups}
         return Protection(ha=self.approach, guarantee=self.guarantee, **how)
 
     @property
@@ -170,6 +173,7 @@ class Plan:
             f"{self.approach}, {self.guarantee}"
             + (f", {self.checkpoint}" if self.checkpoint not in (None, "interval") else "")
             + (f", {self.replicas} copies" if self.replicas else "")
+            + (f", {self.backups} backups" if self.backups else "")
             + (f", by time ({self.bucket})" if self.bucket else "")
             + (f", within {' '.join(self.delay)}" if self.delay else "")
             + (f", {self.when_full} when that is over" if self.when_full else "")
@@ -299,7 +303,9 @@ def drawn_plan(seed: int, options: Options) -> Plan:
         drawn_when = Random(f"checkpoint {seed}").choice(CHECKPOINTS)
         plan = replace(plan, checkpoint=options.checkpoint or drawn_when)
     plan = _spreading(Random(f"spread {seed}"), _bounded(Random(f"delay {seed}"), plan, options), options)
-    return _multiplied(Random(f"copies {seed}"), plan, options) if approach == "replicas" else plan
+    if approach == "replicas":
+        return _multiplied(Random(f"copies {seed}"), plan, options)
+    return _with_backups(Random(f"backups {seed}"), plan, options) if approach in TIMED else plan
 
 
 def _stored(rng: Random, faults: Sequence[Fault], nodes: Sequence[str]) -> tuple[Fault, ...]:
@@ -369,6 +375,20 @@ def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:
     copies = options.replicas or rng.choice((2, 3))
     if copies == 2:
         return plan
+    return replace(_peopled(rng, plan, options, copies), replicas=copies)
+
+
+def _with_backups(rng: Random, plan: Plan, options: Options) -> Plan:
+    """The plan with more than one backup for each, of which one may die along with its primary."""
+    several, backups = rng.random() < SEVERAL, rng.choice((2, 2, 2, 3))
+    backups = options.backups or (backups if several else BACKUPS_LEAST)
+    if backups == BACKUPS_LEAST:
+        return plan
+    return replace(_peopled(rng, plan, options, backups + 1), backups=backups)
+
+
+def _peopled(rng: Random, plan: Plan, options: Options, copies: int) -> Plan:
+    """The plan with nodes for so many copies, and mostly one more; two may die at once."""
     most = max(copies, options.nodes)
     count = most + (rng.random() < SPARE) if options.nodes == len(plan.nodes) else most
     nodes = tuple(f"node{n + 1}" for n in range(count))
@@ -378,7 +398,7 @@ def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:
         at = round(rng.uniform(QUIET_S, QUIET_S + options.seconds * 0.4), 3)
         faults.append(_two_at_once(rng, at, nodes[: len(nodes) - bool(place)]))
     faults.sort(key=lambda fault: fault.at)
-    return replace(plan, replicas=copies, nodes=nodes, place=place, faults=tuple(faults))
+    return replace(plan, nodes=nodes, place=place, faults=tuple(faults))
 
 
 def _bucket(rng: Random, spec: Spec, cuts: Sequence[str], merge: str | None, **how: str) -> str | None:

@@ -204,7 +204,8 @@ class Strikes:
             return set()
         if guard.stored is not None:
             return {STORAGE}
-        names = {name for name, machine in guard.links.copies.machines.items() if machine.known}
+        copies = guard.links.copies.machines.items()  # those of checkpoints may have heard of another primary only
+        names = {name for name, machine in copies if guard.links.gates or machine.known}
         if guard.policy.joined and guard.policy.known:
             names.add(guard.guard.partner_node)
         return {name for name in names if self._is_ready(name, guard.unit.key)}

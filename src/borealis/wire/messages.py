@@ -189,11 +189,13 @@ class Further(MessagePart):
 
     def without(self, node: str) -> Further:
         """What is known once a node has no copy any more."""
-        left = {name: number for name, number in self.numbers.items() if name != node}
-        return self.model_copy(update={"numbers": left})
+        nodes, numbers = (
+            {name: it for name, it in some.items() if name != node} for some in (self.nodes, self.numbers)
+        )
+        return self.model_copy(update={"nodes": nodes, "numbers": numbers})
 
 
-Role = Literal["primary", "backup", "copy"]  # a copy reads, computes and answers as a backup does, and never takes over
+Role = Literal["primary", "backup", "copy"]  # a copy does what a backup does, and never takes over by itself
 
 
 class Guard(Message):
@@ -205,7 +207,7 @@ class Guard(Message):
     partner_node: str = ""
     incarnation: int = Field(default=1, ge=1)  # rises with every takeover; a node with a lower one is deposed
     standing: int = 0  # rises with every new backup: claims of an earlier pair count no more
-    further: Further = Further()  # for a primary
+    further: Further = Further()  # of which a copy finds its own number
 
     @property
     def approach(self) -> Approach:
@@ -316,13 +318,16 @@ class Claim(UnitName):
     """What a node wants to be true of a unit; the coordinator says whether it may.
 
     `take over`: I was its backup and run it from now on, as this incarnation. `alone`: my backup is gone, I go on.
+    `without`: that further copy is gone, I wait for it no more.
     """
 
-    what: Literal["take over", "alone"]
+    what: Literal["take over", "alone", "without"]
     node: Name
     incarnation: int = Field(ge=1)
     standing: int = 0  # of the pair that it speaks of
     process: str = ""  # of the node, which must be there when the claim is granted; empty: any
+    copy_node: Name | None = None  # which has the further copy that it speaks of
+    copy_number: int = 0  # of that
 
 
 class Claimed(Message):
@@ -416,6 +421,7 @@ class GuardStatus(GuardFacts, Message):
     role: Role
     standing: int = 0  # of the pair
     further: list[str] = []  # nodes with further copies, as the primary knows them
+    numbers: dict[str, int] = {}  # of those, as it knows them; or that of a further copy, by its node
     partner: str = ""  # the name of the node on the other side
     state: Literal["protected", "catching up", "alone", "watching"] = "alone"
     takeovers: list[Takeover] = []  # here, the newest last

@@ -69,8 +69,8 @@ class ProtectionView(GuardFacts, View):
     checkpoint: str | None = None  # of a unit that makes checkpoints: when
     bucket_ms: float | None = None  # several streams are read by time, by such buckets; None: as they arrive
     delay_ms: float | None = None  # within which it answers, tentatively if need be; None: when it is right
-    replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, where all answer; the primary first
-    copies: int | None = None  # that were promised, where all answer
+    replicas: dict[str, ReplicaCondition] = {}  # how copies are, by node, of more than a pair; the primary first
+    copies: int | None = None  # that were promised, the primary and all backups, or all that answer
     failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
     takeovers: int = 0
     last_takeover: Takeover | None = None

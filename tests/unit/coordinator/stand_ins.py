@@ -309,6 +309,7 @@ def _guard_status(guard: m.Guard | None) -> m.GuardStatus | None:
         standing=guard.standing,
         partner=guard.partner_node,
         further=sorted(guard.further.nodes) if guard.role == "primary" else [],
+        numbers={n: guard.further.numbers[n] for n in guard.further.nodes} if guard.role == "primary" else {},
         state=state,
         stale_ms=120.0,
         recovery_ms=340.0,

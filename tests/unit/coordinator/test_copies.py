@@ -137,7 +137,7 @@ def test_a_number_is_given_once() -> None:
     assert reader_names("d", one) == ["d.u1.c1", "d.u1.c2", "d.u1.c3"]
     lost = one.alone()
     assert dict(lost.numbers) == {"node1": 1, "node3": 3}
-    promoted = lost.backed_by("node3")
+    promoted = lost.backed_by("node3", as_it_is=True)
     assert (promoted.nodes, dict(promoted.numbers)) == (("node1", "node3"), {"node1": 1, "node3": 3})
     again = promoted.with_copies(["node2"])
     assert (dict(again.numbers), again.given) == ({"node1": 1, "node3": 3, "node2": 4}, 4)

@@ -87,6 +87,12 @@ def test_what_is_left_out_follows_from_the_approach() -> None:
         ({"ha": "none", "replicas": 2}, "replicas make no sense with 'none'"),
         ({"ha": "replicas", "replicas": 1}, "1 replicas. Hint: two are the least"),
         ({"ha": "replicas", "replicas": "some"}, "'replicas'"),
+        ({"ha": "active", "backups": 2}, "a number of backups makes no sense with 'active'. Hint: say ha: passive"),
+        ({"ha": "storage", "backups": 2}, "no sense with 'storage'. Hint: it needs none: any node goes on"),
+        ({"ha": "replicas", "backups": 2}, "no sense with 'replicas'. Hint: say replicas: 3"),
+        ({"ha": "passive", "backups": 0}, "0 backups. Hint: give it 1 to 3: with none nothing takes over"),
+        ({"ha": "passive", "backups": 4}, "4 backups. Hint: give it 1 to 3: each is sent all that changes"),
+        ({"ha": "passive", "backups": "some"}, "'backups'"),
         ({"ha": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
     ],
 )
@@ -95,6 +101,16 @@ def test_what_is_wrong_is_told(fields: dict[str, Any], says: str) -> None:
         Protection(**fields)
     assert str(e.value).startswith("protection 'all': ")
     assert says in str(e.value)
+
+
+def test_there_is_one_backup_or_as_many_as_are_asked_for() -> None:
+    one, two = Protection(ha="passive"), Protection(ha="passive", backups=2)
+    assert [p.further for p in (one, two, Protection(ha="passive", backups=1))] == [0, 1, 0]
+    assert [p.plain() for p in (one, two)] == [{"ha": "passive"}, {"ha": "passive", "backups": "2"}]
+    assert [p.backups for p in read("{ha: passive, backups: 2}").protection] == [2]
+    assert chosen(one, backups=2) == two
+    assert chosen(two, checkpoint="sweeping") == Protection(ha="passive", backups=2, checkpoint="sweeping")
+    assert chosen(two, ha="active") == Protection(ha="active"), "others know nothing of it"
 
 
 def test_there_are_two_replicas_or_as_many_as_are_asked_for() -> None:

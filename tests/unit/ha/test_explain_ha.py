@@ -139,3 +139,10 @@ def test_what_the_file_says_counts_unless_the_command_says_more(
 )
 def test_a_slip_gets_one_line(capfd: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     assert says in refused(capfd, YAML, *arguments)
+
+
+def test_several_backups_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    out = said(capfd, YAML, "--ha", "passive", "--backups", 2)
+    assert "passive, precise, 2 backups" in out
+    facts = json.loads(said(capfd, YAML, "--ha", "passive", "--backups", 2, "--json"))
+    assert facts["protection"][0]["asked"]["backups"] == 2
