@@ -150,6 +150,12 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
     edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
 
 
+@mutant(42, approach="passive", checkpoint="sweeping", kinds=("kill", "kill twice"))
+def sweeps_what_is_only_received(patch: pytest.MonkeyPatch) -> None:
+    """What readers have in memory does not travel, though it dies with them: they ask the backup for it again."""
+    edited(patch, OutputQueue, "acknowledged", "self._readers.acknowledged(", "self._readers.received(")
+
+
 # -- takeovers that go on with too little, or with too much
 
 
