@@ -27,6 +27,7 @@ from borealis.node import primary as node_primary
 from borealis.node.feeds import StreamFeed
 from borealis.node.primary import PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit
+from borealis.node.unsent import Unsent
 from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
@@ -168,7 +169,7 @@ def loses_state(patch: pytest.MonkeyPatch) -> None:
 @mutant(2, approach="passive", guarantee="precise", kinds=("kill",))
 def sends_the_last_delta(patch: pytest.MonkeyPatch) -> None:
     """Of the changes of several trains only the last goes to the backup."""
-    edited(patch, RunningUnit, "merged", "for delta in deltas:", "for delta in deltas[-1:]:")
+    edited(patch, Unsent, "since", "return [", "stretches = [stretches[-1][-1:]]\n    return [")
 
 
 @mutant(2, approach="upstream-backup", guarantee="precise", kinds=("kill",))
@@ -194,8 +195,9 @@ def forgets_publishers(patch: pytest.MonkeyPatch) -> None:
     """An entry point's backup does not hear which batches were taken since it came: they are taken twice."""
     whole = RunningEntry.merged
 
-    def merged(self: RunningEntry, deltas: Any) -> Any:
-        return whole(self, [{key: _without_publishers(facts) for key, facts in delta.items()} for delta in deltas])
+    def merged(self: RunningEntry, stretches: Any) -> Any:
+        deltas = [delta for stretch in stretches for delta in stretch]
+        return whole(self, [[{key: _without_publishers(facts) for key, facts in one.items()} for one in deltas]])
 
     patch.setattr(RunningEntry, "merged", merged)
 

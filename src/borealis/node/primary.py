@@ -17,6 +17,7 @@ from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
 from borealis.node.stored import Stored
+from borealis.node.unsent import Unsent
 from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -87,8 +88,7 @@ class PrimaryGuard:
         self._lock = self._threads.rlock()
         self._wake = self._threads.event()
         self._stopped = False
-        self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
-        self._deltas_bytes = 0
+        self._unsent = Unsent()
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
@@ -171,8 +171,7 @@ class PrimaryGuard:
             self.unit.refuse(None)
             self._why = ""
             self._stale_readers = []
-            self._deltas.clear()
-            self._deltas_bytes = 0
+            self._unsent.clear()
             self._since = self._clock.time()
         if self.policy.in_turns:
             self._host.turns.join(self)
@@ -183,7 +182,7 @@ class PrimaryGuard:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.remove_backup())
             self.unit.refuse(None)
-            self._deltas.clear()
+            self._unsent.clear()
             self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
         if self.policy.in_turns:
@@ -250,15 +249,12 @@ class PrimaryGuard:
         self.runs()
         with self._lock:
             if self.guard.approach in CHECKPOINTED and self.policy.joined:
-                self._deltas.append((step.train, deltas))
-                size = sum(map(len, deltas.values()))
-                self._deltas_bytes += size
+                size = self._unsent.add(step.train, deltas)
                 if self.policy.in_turns:
                     self._host.turns.worked(self, size)
-                if self._deltas_bytes > DELTAS_BYTES_MOST:
+                if self._unsent.bytes > DELTAS_BYTES_MOST:
                     self.policy.rejected()
-                    self._deltas.clear()
-                    self._deltas_bytes = 0
+                    self._unsent.clear()
             self.links.copies.committed(step)
             self._do(self.policy.committed(step))
             if self.policy.urgent:
@@ -420,8 +416,7 @@ class PrimaryGuard:
                 for name, readers in answer.acks.items():
                     self.unit.queues[name].raise_acks(readers, told[name])
                 self._do(self.policy.acknowledged(want.number))
-                self._deltas = [d for d in self._deltas if d[0] > want.step.train]
-                self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
+                self._unsent.answered(want.step.train)
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh and self.policy.known:
                     self._since = self._clock.time()
@@ -460,7 +455,8 @@ class PrimaryGuard:
                 name: queue.needed(want.starts[name]) if name in want.starts else queue.since(self._shown[name])
                 for name, queue in queues.items()
             }
-            state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
+            state = partial(unit.merged, self._unsent.since(want.since))
+        self._unsent.tell(want.step.train)
         return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()}, how)
 
     # -- as the partner that is corrected first

@@ -39,10 +39,15 @@ class TableSpec:
     name: str
     key: tuple[str, ...]
     floor: str | None = None
+    once: bool = False  # a key is put once in the life of a state: never again, whether it is there or was cut
 
 
-def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
-    """One change that does what all do, oldest first. It may also be applied where some of them already were."""
+def merge(spec: TableSpec, changes: Sequence[Change], *, closed: bool = False) -> Change:
+    """One change that does what all do, oldest first. It may also be applied where some of them already were.
+
+    Not so if it is `closed`: then it is for those who have none of them, or all, and tells nothing of a row that came
+    and went meanwhile.
+    """
     if len(changes) == 1:
         return changes[0]
     puts = pa.concat_tables([c.put for c in changes])
@@ -57,7 +62,7 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
     cuts = [c.cut for c in changes if c.cut is not None]
     cut = pa.concat_tables(cuts) if cuts else None
     cut_age = np.repeat(np.arange(len(changes)), [0 if c.cut is None else c.cut.num_rows for c in changes])
-    last, distinct = _last_put(spec, puts, put_age, cut, cut_age)
+    last, distinct = _last_put(spec, puts, put_age, cut, cut_age, leave_out=closed and spec.once)
     keep &= last
     return Change(
         puts.filter(pa.array(keep)),
@@ -67,9 +72,10 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
 
 
 def _last_put(
-    spec: TableSpec, puts: pa.Table, put_age: Int64s, cut: pa.Table | None, cut_age: Int64s
+    spec: TableSpec, puts: pa.Table, put_age: Int64s, cut: pa.Table | None, cut_age: Int64s, *, leave_out: bool
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Int64s]:
-    """Which put rows are the last word on their key, and which cut rows to keep (one per key)."""
+    """Which put rows are the last word on their key, and which cut rows to keep (one per key; `leave_out`: none of a
+    key that is put as well)."""
     n = puts.num_rows
     columns = [puts[k].to_numpy() for k in spec.key]
     order = 2 * put_age + 1
@@ -89,17 +95,22 @@ def _last_put(
         return final[:n], np.empty(0, np.int64)
     group = np.concatenate(([0], np.cumsum(~same)))
     cuts = sorting >= n
+    if leave_out:
+        cuts &= ~np.isin(group, group[~cuts])
     _, first = np.unique(group[cuts], return_index=True)
     return final[:n], np.sort(sorting[cuts][first] - n)
 
 
-def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool) -> Delta:
-    """Several trains' deltas as one, oldest first. `whole`: the first starts from nothing, so cuts are done with."""
+def merge_deltas(
+    specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool = False, closed: bool = False
+) -> Delta:
+    """Several trains' deltas as one, oldest first. `whole`: the first starts from nothing, so cuts are done with.
+    `closed`: what came and went meanwhile is left out, as `merge` says."""
     merged: Delta = {}
     for spec in specs:
         changes = [d[spec.name] for d in deltas if spec.name in d]
         if changes:
-            change = merge(spec, changes)
+            change = merge(spec, changes, closed=closed)
             merged[spec.name] = Change(change.put) if whole else change
     return merged
 
