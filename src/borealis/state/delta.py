@@ -1,7 +1,8 @@
 """What a train changes in the tables of a stateful box, and how such changes add up.
 
-As bytes it is a version, the length of a JSON index, the index, then one Arrow stream per table part, each starting
-at a multiple of 64. It has no checksum: what goes to a disk or to another node has one around it.
+As bytes it is a version, the length of a JSON index, the index, then for each table an Arrow stream of what is put,
+from a multiple of 64 on, and the keys that are cut, as plain numbers, one column after the other, from a multiple of 8
+on. It has no checksum: what goes to a disk or to another node has one around it.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def merge_deltas(
     return merged
 
 
-_MAGIC = b"BDL3"
-_ALIGN = 64
+_MAGIC, _BEFORE = b"BDL4", b"BDL3"  # in which keys were Arrow streams, too, and all sizes stood together
+_ALIGN, _ALIGN_KEYS = 64, 8
+_KEY_BYTES = 8
+_NO_KEYS = np.empty(0, np.int64)
 SMALL_ROWS = 1_000  # of a table: up to there it is written to memory that grows, beyond into as much as it takes
 WRITE = pa.ipc.IpcWriteOptions()  # given, since Arrow asks the environment otherwise
 
@@ -155,25 +158,43 @@ class BoxDelta(Unwritten):
     """What a train changed in the tables of a box."""
 
     def __init__(self, box: str, delta: Delta) -> None:
-        changes = delta.values()
-        tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
-        self._parts = [unwritten(table) for table in tables]
-        sizes = [one.size for one in self._parts]
-        parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
-        head = json.dumps([parts, sizes, box]).encode()
+        self._parts: list[tuple[int, pa.Buffer | TableStream]] = []  # from a multiple of which they begin
+        index = []
+        for name, change in delta.items():
+            put = unwritten(change.put)
+            self._parts.append((_ALIGN, put))
+            index.append((name, change.floor, put.size, None if change.cut is None else _shape(change.cut)))
+            if change.cut is not None:
+                self._parts.append((_ALIGN_KEYS, _numbers(change.cut)))
+        head = json.dumps([index, box], separators=(",", ":")).encode()
         self._head = _MAGIC + struct.pack("<I", len(head)) + head
         self.size = len(self._head)
-        for size in sizes:
-            self.size += -self.size % _ALIGN + size
+        for align, part in self._parts:
+            self.size += -self.size % align + part.size
 
     def write(self, sink: pa.NativeFile) -> None:
         sink.write(self._head)
-        for part in self._parts:
-            sink.write(b"\0" * (-sink.tell() % _ALIGN))
+        for align, part in self._parts:
+            sink.write(b"\0" * (-sink.tell() % align))
             if isinstance(part, TableStream):
                 part.write(sink)
             else:
                 sink.write(part)
+
+
+def _shape(cut: pa.Table) -> tuple[list[str], int]:
+    return cut.column_names, cut.num_rows
+
+
+def _numbers(cut: pa.Table) -> pa.Buffer:
+    """The keys, one column after the other."""
+    columns = [column.to_numpy() for column in cut.columns]
+    return pa.py_buffer(np.concatenate([_NO_KEYS, *columns]).astype("<i8", copy=False))
+
+
+def _keys(data: pa.Buffer, names: Sequence[str], count: int) -> pa.Table:
+    columns = np.frombuffer(data, "<i8", len(names) * count).reshape(len(names), count)
+    return pa.table([pa.array(column) for column in columns], names=list(names))
 
 
 def pack(delta: Delta) -> bytes:
@@ -182,11 +203,11 @@ def pack(delta: Delta) -> bytes:
 
 def box_of(data: bytes | pa.Buffer) -> str:
     """The box whose delta this is."""
-    return str(json.loads(_head_of(memoryview(data)))[2])
+    return str(json.loads(_head_of(memoryview(data)))[-1])
 
 
 def _head_of(view: memoryview) -> bytes:
-    if view[:4] != _MAGIC:
+    if view[:4] not in (_MAGIC, _BEFORE):
         raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
     (size,) = struct.unpack("<I", view[4:8])
     return bytes(view[8 : 8 + size])
@@ -197,14 +218,35 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
     buffer = pa.py_buffer(data)
     head = _head_of(memoryview(buffer))
     at = 8 + len(head)
+    if buffer[:4] == _BEFORE:
+        return _unpacked_before(buffer, at, head)
+    found: Delta = {}
+    for name, floor, size, cut in json.loads(head)[0]:
+        at += -at % _ALIGN
+        put = from_stream(buffer.slice(at, size))
+        at += size
+        keys = None
+        if cut is not None:
+            at += -at % _ALIGN_KEYS
+            keys = _keys(buffer.slice(at), *cut)
+            at += _KEY_BYTES * len(cut[0]) * cut[1]
+        found[name] = Change(put, keys, floor)
+    return found
+
+
+def _unpacked_before(buffer: pa.Buffer, at: int, head: bytes) -> Delta:
+    """What is in storage from before."""
     parts, sizes, _ = json.loads(head)
     tables = []
-    for length in sizes:
+    for size in sizes:
         at += -at % _ALIGN
-        tables.append(from_stream(buffer.slice(at, length)))
-        at += length
-    table = iter(tables)
-    return {name: Change(next(table), next(table) if cut else None, floor) for name, floor, cut in parts}
+        tables.append(from_stream(buffer.slice(at, size)))
+        at += size
+    table, found = iter(tables), dict[str, Change]()
+    for name, floor, is_cut in parts:
+        put, cut = next(table), next(table) if is_cut else None
+        found[name] = Change(put, None if cut is None else pa.table(cut.columns, names=cut.column_names), floor)
+    return found
 
 
 def unwritten(table: pa.Table) -> pa.Buffer | TableStream:
