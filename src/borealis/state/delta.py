@@ -97,7 +97,9 @@ def _last_put(
     group = np.concatenate(([0], np.cumsum(~same)))
     cuts = sorting >= n
     if leave_out:
-        cuts &= ~np.isin(group, group[~cuts])
+        is_put = np.zeros(len(group), np.bool_)  # by group
+        is_put[group[~cuts]] = True
+        cuts &= ~is_put[group]
     _, first = np.unique(group[cuts], return_index=True)
     return final[:n], np.sort(sorting[cuts][first] - n)
 
