@@ -1,4 +1,5 @@
-"""The matrix of failures: approach, guarantee, diagram and victim; all of it, or each victim with each other level.
+"""The matrix of failures: approach, guarantee, diagram, when to checkpoint, and victim; all of it, or each victim with
+each other level. The few strikes of the brief form sweep, or checkpoint in turns, where the cover goes by the clock.
 
 A round deploys both diagrams, each under a protection of its own, and strikes several times, one victim after another.
 """
@@ -6,7 +7,7 @@ A round deploys both diagrams, each under a protection of its own, and strikes s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from itertools import product
 
@@ -14,7 +15,7 @@ from databases import database_of
 
 from borealis.diagram.cut import cut
 from borealis.diagram.model import Diagram
-from borealis.diagram.protection import APPROACHES, GUARANTEES, protection_of
+from borealis.diagram.protection import APPROACHES, CHECKPOINTS, GUARANTEES, TIMED, protection_of
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
@@ -52,12 +53,13 @@ class Case:
     approach: str
     guarantee: str
     group: str
+    checkpoint: str
     victim: str
 
     @property
     def deployed(self) -> Deployed:
         """What is deployed for it."""
-        return Deployed(self.approach, self.guarantee, self.group)
+        return Deployed(self.approach, self.guarantee, self.group, self.checkpoint)
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,20 @@ class Deployed:
     approach: str
     guarantee: str
     group: str
+    checkpoint: str = "interval"
 
     @property
     def name(self) -> str:
         """As a diagram may be called."""
-        return "_".join(astuple(self)).replace("-", "")
+        parts = [part for part in astuple(self) if part != "interval"]
+        return "_".join(parts).replace("-", "")
 
     @property
     def yaml(self) -> str:
         """The diagram's file."""
-        merge = ", merge: time" if self == BY_TIME else ""
-        protection = f"{{ha: {self.approach}, guarantee: {self.guarantee}, patience: 3 seconds{merge}}}"
+        more = ", merge: time" if self == BY_TIME else ""
+        more += f", checkpoint: {self.checkpoint}" if self.approach in TIMED else ""
+        protection = f"{{ha: {self.approach}, guarantee: {self.guarantee}, patience: 3 seconds{more}}}"
         return text(ALL_GROUPS[self.group], self.name, protection, database_of(self.name))
 
     @property
@@ -98,6 +103,7 @@ class Deployed:
 
 
 CORRECTED = Deployed("passive", "precise", "corrected")
+IN_TURNS = Deployed("passive", "precise", "all", "min-max")
 BY_TIME = Deployed("active", "precise", "merging")  # the order of its streams need not be told
 
 
@@ -117,6 +123,8 @@ class Strike:
 @cache
 def possible(deployed: Deployed) -> bool:
     """Whether it is not refused."""
+    if deployed.checkpoint != "interval" and deployed.approach not in TIMED:
+        return False
     spec = Diagram.from_yaml(deployed.yaml).spec
     try:
         for piece in cut(spec, (), deployed.places):
@@ -129,8 +137,13 @@ def possible(deployed: Deployed) -> bool:
 
 def whole() -> list[Case]:
     """All cells that are possible."""
-    cells = (Case(*levels) for levels in product(KILLED, GUARANTEES, GROUPS, VICTIMS))
+    cells = (Case(*levels) for levels in product(KILLED, GUARANTEES, GROUPS, CHECKPOINTS, VICTIMS))
     return [case for case in cells if possible(case.deployed)]
+
+
+def by_the_clock(cases: Iterable[Case]) -> list[Case]:
+    """Those that do not say when to checkpoint."""
+    return [case for case in cases if case.checkpoint == "interval"]
 
 
 def box_strike() -> Strike:
@@ -145,16 +158,21 @@ def box_strike() -> Strike:
     return Strike("upstream", (*found.values(), CORRECTED))
 
 
+def other_checkpoints() -> Strike:
+    """All boxes again, in units that do not checkpoint by the clock."""
+    return Strike("upstream", tuple(replace(IN_TURNS, checkpoint=when) for when in CHECKPOINTS if when != "interval"))
+
+
 def brief_boxes(strike: Strike) -> Strike:
-    """Each approach at its best, but for active: a standby that computes all the time does whatever boxes do."""
+    """Each approach at its best, but for active: a standby that computes all the time does whatever boxes do.
+
+    The passive one checkpoints in turns.
+    """
     others = [one for one in strike.diagrams if one is not CORRECTED]
     best = {one.approach: one for one in sorted(others, key=lambda d: GUARANTEES.index(d.guarantee))}
-    return Strike(
-        strike.blow,
-        tuple(
-            one for one in strike.diagrams if one is CORRECTED or (one in best.values() and one.approach != "active")
-        ),
-    )
+    few = [one for one in strike.diagrams if one is CORRECTED or (one in best.values() and one.approach != "active")]
+    usual = replace(IN_TURNS, checkpoint="interval")
+    return Strike(strike.blow, tuple(IN_TURNS if one == usual else one for one in few))
 
 
 def pairs(case: Case) -> set[Pair]:
@@ -171,7 +189,7 @@ def strikes(cases: Iterable[Case]) -> list[Strike]:
 
 def straight(cases: Iterable[Case]) -> list[Strike]:
     """Every case once: both diagrams under the same protection."""
-    return [s for s in strikes(cases) if len({(one.approach, one.guarantee) for one in s.diagrams}) == 1]
+    return [s for s in strikes(cases) if len({replace(one, group="") for one in s.diagrams}) == 1]
 
 
 def cover(cases: Sequence[Case]) -> list[Strike]:
@@ -195,9 +213,14 @@ def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deplo
 
 
 def brief(found: Sequence[tuple[Strike, ...]]) -> list[tuple[Strike, ...]]:
-    """Every blow once. Behind `rejoin` loss may be excused: it is for the others, without any that may lose anyway."""
+    """Every blow once, at first where passive standbys sweep.
+
+    Behind `rejoin` loss may be excused: it is for the others, without any that may lose anyway.
+    """
     first, *others = found
-    few = [tuple(strike for strike in first if strike.blow in AT_FIRST)]
+    usual = first[0].diagrams
+    swept = tuple(replace(one, checkpoint="sweeping") if one.approach == "passive" else one for one in usual)
+    few = [tuple(Strike(strike.blow, swept) for strike in first if strike.blow in AT_FIRST)]
     for one in others:
         diagrams = tuple(deployed for deployed in one[0].diagrams if deployed.guarantee != "gap")
         few.append(tuple(Strike(strike.blow, diagrams) for strike in one if strike.blow not in AT_FIRST))

@@ -1,9 +1,9 @@
 """Nodes, entry points and coordinators killed with `kill -9`, or paused, under load: does each guarantee hold?
 
 Every victim once, every approach at least once, and every box where what is checkpointed or replayed is its own.
-`BOREALIS_CHAOS=full` takes every victim and every box with every approach, guarantee and diagram, and publishes all the
-time. Deployments live through several failures, one after another. A failing one names its history, a file of JSON
-lines, with logs beside it; `BOREALIS_CHAOS_SEED=n` makes the same choices again.
+`BOREALIS_CHAOS=full` takes every victim and every box with every approach, guarantee, diagram and time to checkpoint,
+and publishes all the time. Deployments live through several failures, one after another. A failing one names its
+history, a file of JSON lines, with logs beside it; `BOREALIS_CHAOS_SEED=n` makes the same choices again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ from pathlib import Path
 import pytest
 from benchmarks.recovery_cluster import Cluster, cluster
 from databases import DATABASES, make_database
-from matrix import Strike, box_strike, brief, brief_boxes, cover, rounds, straight, whole
+from matrix import (
+    Strike,
+    box_strike,
+    brief,
+    brief_boxes,
+    by_the_clock,
+    cover,
+    other_checkpoints,
+    rounds,
+    straight,
+    whole,
+)
 from strikes import Round
 
 from borealis.sim.history import History, check
@@ -26,9 +37,9 @@ from borealis.sim.shapes import SHAPES
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
 ROUNDS = (
-    [*rounds(straight(whole())), (box_strike(),)]
+    [*rounds(straight(whole())), (box_strike(),), (other_checkpoints(),)]
     if FULL
-    else [*brief(rounds(cover(whole()))), (brief_boxes(box_strike()),)]
+    else [*brief(rounds(cover(by_the_clock(whole())))), (brief_boxes(box_strike()),)]
 )
 
 pytestmark = pytest.mark.timeout(1200)

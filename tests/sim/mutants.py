@@ -28,6 +28,7 @@ from borealis.node import primary as node_primary
 from borealis.node.feeds import StreamFeed
 from borealis.node.primary import PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit
+from borealis.node.unsent import Unsent
 from borealis.sim.plan import Options
 from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
@@ -151,6 +152,12 @@ def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
     edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
 
 
+@mutant(42, approach="passive", checkpoint="sweeping", kinds=("kill", "kill twice"))
+def sweeps_what_is_only_received(patch: pytest.MonkeyPatch) -> None:
+    """What readers have in memory does not travel, though it dies with them: they ask the backup for it again."""
+    edited(patch, OutputQueue, "acknowledged", "self._readers.acknowledged(", "self._readers.received(")
+
+
 # -- takeovers that go on with too little, or with too much
 
 
@@ -163,7 +170,7 @@ def loses_state(patch: pytest.MonkeyPatch) -> None:
 @mutant(2, approach="passive", guarantee="precise", kinds=("kill",))
 def sends_the_last_delta(patch: pytest.MonkeyPatch) -> None:
     """Of the changes of several trains only the last goes to the backup."""
-    edited(patch, RunningUnit, "merged", "for delta in deltas:", "for delta in deltas[-1:]:")
+    edited(patch, Unsent, "since", "return [", "stretches = [stretches[-1][-1:]]\n    return [")
 
 
 @mutant(2, approach="upstream-backup", guarantee="precise", kinds=("kill",))
@@ -189,8 +196,9 @@ def forgets_publishers(patch: pytest.MonkeyPatch) -> None:
     """An entry point's backup does not hear which batches were taken since it came: they are taken twice."""
     whole = RunningEntry.merged
 
-    def merged(self: RunningEntry, deltas: Any) -> Any:
-        return whole(self, [{key: _without_publishers(facts) for key, facts in delta.items()} for delta in deltas])
+    def merged(self: RunningEntry, stretches: Any) -> Any:
+        deltas = [delta for stretch in stretches for delta in stretch]
+        return whole(self, [[{key: _without_publishers(facts) for key, facts in one.items()} for one in deltas]])
 
     patch.setattr(RunningEntry, "merged", merged)
 

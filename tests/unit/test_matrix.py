@@ -12,6 +12,7 @@ import pytest
 from borealis import Diagram
 from borealis.diagram.boxes import BOXES
 from borealis.diagram.cut import cut
+from borealis.diagram.protection import CHECKPOINTS
 from borealis.sim.history import History, Received, check
 from borealis.sim.shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 from borealis.streams.id_gaps import HOP
@@ -28,7 +29,9 @@ from matrix import (
     box_strike,
     brief,
     brief_boxes,
+    by_the_clock,
     cover,
+    other_checkpoints,
     pairs,
     rounds,
     straight,
@@ -168,28 +171,33 @@ def test_where_both_copies_died_a_loss_must_be_told(shape: str) -> None:
 
 
 def test_the_cover_has_every_pair_and_is_small() -> None:
-    everything, few = whole(), cover(whole())
+    everything = by_the_clock(whole())
+    few = cover(everything)
     assert {p for c in everything for p in pairs(c)} == {p for s in few for c in s.cases for p in pairs(c)}
     assert len(few) <= 16 < len(everything)
-    assert cover(whole()) == few
+    assert cover(everything) == few
 
 
 def test_the_brief_form_has_every_blow_once_and_kills_under_every_approach() -> None:
-    found = brief(rounds(cover(whole())))
+    found = brief(rounds(cover(by_the_clock(whole()))))
     assert sorted(strike.blow for one in found for strike in one) == sorted(BLOWS)
     strict = [one for one in (*found, [brief_boxes(box_strike())]) if "rejoin" not in {s.blow for s in one}]
     killed = {d.approach for one in strict for s in one if s.blow in ("upstream", "last") for d in s.diagrams}
     assert killed == set(KILLED)
+    assert {d.checkpoint for one in strict for s in one if s.blow == "upstream" for d in s.diagrams} == set(CHECKPOINTS)
 
 
 def test_the_whole_matrix_has_every_case_once() -> None:
     assert sorted(map(str, whole())) == sorted(str(case) for strike in straight(whole()) for case in strike.cases)
+    sorts = {(case.approach, case.checkpoint) for case in whole()}
+    assert sorts == {(approach, "interval") for approach in KILLED} | {("passive", when) for when in CHECKPOINTS}
 
 
 @pytest.mark.parametrize("some", [cover, straight], ids=lambda f: f.__name__)
 def test_rounds_share_deployments_and_lose_no_strike(some: Callable[[list[Case]], list[Strike]]) -> None:
-    found = rounds(some(whole()))
-    assert sorted(map(str, some(whole()))) == sorted(str(strike) for one in found for strike in one)
+    cases = by_the_clock(whole()) if some is cover else whole()
+    found = rounds(some(cases))
+    assert sorted(map(str, some(cases))) == sorted(str(strike) for one in found for strike in one)
     for one in found:
         assert len({strike.diagrams for strike in one}) == 1
         assert len({strike.blow for strike in one}) == len(one)
@@ -197,7 +205,7 @@ def test_rounds_share_deployments_and_lose_no_strike(some: Callable[[list[Case]]
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_diagram_falls_into_three_units_whose_backups_are_elsewhere(group: str) -> None:
-    deployed = Deployed("passive", "precise", group)
+    deployed = Deployed("passive", "precise", group, "sweeping")
     pieces = cut(Diagram.from_yaml(deployed.yaml).spec, (), deployed.places)
     assert [(piece.name, piece.boxes) for piece in pieces] == list(zip(BACKUPS, GROUPS[group].units, strict=True))
     assert all(piece.place != BACKUPS[piece.name] for piece in pieces)
@@ -211,8 +219,10 @@ def test_each_box_dies_under_each_approach() -> None:
         ("upstream-backup", "light"): "precise",
         ("passive", "corrected"): "precise",
     }
-    few = [(one.approach, one.group) for one in brief_boxes(strike).diagrams]
-    assert few == [("amnesia", "all"), ("passive", "all"), ("upstream-backup", "light"), ("passive", "corrected")]
+    few = [(one.approach, one.group, one.checkpoint) for one in brief_boxes(strike).diagrams]
+    others = [("amnesia", "all"), ("upstream-backup", "light"), ("passive", "corrected")]
+    assert sorted(few) == sorted([*((*one, "interval") for one in others), ("passive", "all", "min-max")])
+    assert {one.checkpoint for one in (*strike.diagrams, *other_checkpoints().diagrams)} == set(CHECKPOINTS)
     drawn = [Diagram.from_yaml(Deployed("amnesia", "gap", group).yaml).validate() for group in ALL_GROUPS]
     rest = {"revisions"}  # of an output, which simulated runs have
     assert {box.kind for spec in drawn for box in spec.boxes} >= BOXES.keys() - rest

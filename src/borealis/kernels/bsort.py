@@ -43,7 +43,7 @@ class BSortKernel:
     Between two tuples a buffer has at most `buffer` - 1 rows: the next tuple fills it, and one leaves at once.
     """
 
-    tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB)),)
+    tables: ClassVar[tuple[TableSpec, ...]] = (TableSpec("held", (CAUSE, SUB), once=True),)
 
     def __init__(self, schema: pa.Schema, value: str, by: list[str], buffer: int, names: list[str]) -> None:
         self.value, self.by, self.room = value, by, buffer - 1

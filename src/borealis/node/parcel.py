@@ -48,7 +48,7 @@ class Parcel:
 
     @cached_property
     def _data(self) -> bytes:
-        head = _HEAD.dump_python(self, mode="json", exclude=_NO_FACTS)
+        head = _HEAD.dump_python(self, mode="json", exclude=_NO_FACTS, exclude_defaults=True)
         head |= {"state": list(self.state), "queues": list(self.queues)}
         return frame.pack(MARK, head, [*self.state.values(), *self.queues.values()])
 

@@ -18,6 +18,7 @@ from borealis.node.claiming import answer_to, pace_of
 from borealis.node.links import CopyLinks
 from borealis.node.parcel import Acks, Parcel
 from borealis.node.stored import Stored
+from borealis.node.unsent import Unsent
 from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -73,8 +74,7 @@ class PrimaryGuard:
         self._lock = self._threads.rlock()
         self._wake = self._threads.event()
         self._stopped = False
-        self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
-        self._deltas_bytes = 0
+        self._unsent = Unsent()
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
@@ -260,14 +260,12 @@ class PrimaryGuard:
         self.runs()
         with self._lock:
             if self.guard.approach in CHECKPOINTED and (self.policy.joined or self.links.copies.machines):
-                self._deltas.append((step.train, deltas))
-                size = sum(map(len, deltas.values()))
-                self._deltas_bytes += size
+                size = self._unsent.add(step.train, deltas)
                 if self.policy.in_turns:
                     self._host.turns.worked(self, size)
             self.links.copies.committed(step)
             self._do(self.policy.committed(step))
-            while self._deltas_bytes > DELTAS_BYTES_MOST:
+            while self._unsent.bytes > DELTAS_BYTES_MOST:
                 self._reject_the_farthest()
             if self.policy.urgent:
                 self._wake.set()
@@ -281,8 +279,7 @@ class PrimaryGuard:
     def let_go(self) -> None:
         """Keep only deltas that some copy is yet to be sent."""
         told = min((machine.told for machine in self._machines()), default=self.policy.last.train)
-        self._deltas = [delta for delta in self._deltas if delta[0] > told]
-        self._deltas_bytes = sum(len(data) for _, delta in self._deltas for data in delta.values())
+        self._unsent.answered(told)
 
     def _reject_the_farthest(self) -> None:
         """More is kept for copies that do not answer than may be: those that lack most get the whole."""
@@ -503,7 +500,8 @@ class PrimaryGuard:
                 name: queue.needed(want.starts[name]) if name in want.starts else queue.since(shown[name])
                 for name, queue in queues.items()
             }
-            state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
+            state = partial(unit.merged, self._unsent.since(want.since))
+        self._unsent.tell(want.step.train)
         return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()}, how)
 
     # -- as the partner that is corrected first

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
@@ -20,8 +21,8 @@ from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, 
 from borealis.ha.retention import horizon_of
 from borealis.machine import HERE, Machine
 from borealis.node.feeds import StreamFeed
+from borealis.node.unsent import Deltas, merged
 from borealis.spark.query import Query
-from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
 from borealis.streams.queue import OutputQueue
 from borealis.streams.snapshot import QueueSnapshot
@@ -215,13 +216,9 @@ class RunningUnit(Running):
     def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
         self.run.watch = watch
 
-    def merged(self, deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
+    def merged(self, stretches: Sequence[Sequence[Deltas]]) -> dict[Key, bytes]:
         """The deltas of several trains as one, so that only the latest value of anything travels."""
-        found: dict[Key, list[bytes]] = {}
-        for delta in deltas:
-            for key, data in delta.items():
-                found.setdefault(key, []).append(data)
-        return {key: _merged(self.run.compiled.tables[key[0]], parts) for key, parts in found.items()}
+        return merged(self.run.compiled.tables, stretches)
 
     def mirror(self, want: Want, state: Mapping[Key, bytes], snapshots: Mapping[str, QueueSnapshot]) -> None:
         """While standing by: take in what the primary sent."""
@@ -403,10 +400,10 @@ class RunningEntry(Running):
         facts = self.entry.state.facts()
         return lambda: {FACTS: json.dumps(facts).encode()}
 
-    def merged(self, deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
+    def merged(self, stretches: Sequence[Sequence[Deltas]]) -> dict[Key, bytes]:
         """The facts of several steps: later ones take the place of earlier ones."""
         facts: dict[str, Any] = {}
-        for delta in deltas:
+        for delta in chain.from_iterable(stretches):
             facts |= json.loads(delta[FACTS])
         return {FACTS: json.dumps(facts).encode()}
 
@@ -437,9 +434,3 @@ class RunningEntry(Running):
 
     def end(self) -> None:
         self.entry.close()
-
-
-def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:
-    if len(parts) == 1:
-        return parts[0]
-    return pack(merge_deltas(specs, [unpack(p) for p in parts], whole=False))  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """What a train changes in the tables of a stateful box, and how such changes add up.
 
-As bytes it is a version, the length of a JSON index, the index, then one Arrow stream per table part, each starting
-at a multiple of 64. It has no checksum: what goes to a disk or to another node has one around it.
+As bytes it is a version, the length of a JSON index, the index, then for each table an Arrow stream of what is put,
+from a multiple of 64 on, and the keys that are cut, as plain numbers, one column after the other, from a multiple of 8
+on. It has no checksum: what goes to a disk or to another node has one around it.
 """
 
 from __future__ import annotations
@@ -39,10 +40,15 @@ class TableSpec:
     name: str
     key: tuple[str, ...]
     floor: str | None = None
+    once: bool = False  # a key is put once in the life of a state: never again, whether it is there or was cut
 
 
-def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
-    """One change that does what all do, oldest first. It may also be applied where some of them already were."""
+def merge(spec: TableSpec, changes: Sequence[Change], *, closed: bool = False) -> Change:
+    """One change that does what all do, oldest first. It may also be applied where some of them already were.
+
+    Not so if it is `closed`: then it is for those who have none of them, or all, and tells nothing of a row that came
+    and went meanwhile.
+    """
     if len(changes) == 1:
         return changes[0]
     puts = pa.concat_tables([c.put for c in changes])
@@ -57,7 +63,7 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
     cuts = [c.cut for c in changes if c.cut is not None]
     cut = pa.concat_tables(cuts) if cuts else None
     cut_age = np.repeat(np.arange(len(changes)), [0 if c.cut is None else c.cut.num_rows for c in changes])
-    last, distinct = _last_put(spec, puts, put_age, cut, cut_age)
+    last, distinct = _last_put(spec, puts, put_age, cut, cut_age, leave_out=closed and spec.once)
     keep &= last
     return Change(
         puts.filter(pa.array(keep)),
@@ -67,9 +73,10 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
 
 
 def _last_put(
-    spec: TableSpec, puts: pa.Table, put_age: Int64s, cut: pa.Table | None, cut_age: Int64s
+    spec: TableSpec, puts: pa.Table, put_age: Int64s, cut: pa.Table | None, cut_age: Int64s, *, leave_out: bool
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Int64s]:
-    """Which put rows are the last word on their key, and which cut rows to keep (one per key)."""
+    """Which put rows are the last word on their key, and which cut rows to keep (one per key; `leave_out`: none of a
+    key that is put as well)."""
     n = puts.num_rows
     columns = [puts[k].to_numpy() for k in spec.key]
     order = 2 * put_age + 1
@@ -89,23 +96,32 @@ def _last_put(
         return final[:n], np.empty(0, np.int64)
     group = np.concatenate(([0], np.cumsum(~same)))
     cuts = sorting >= n
+    if leave_out:
+        is_put = np.zeros(len(group), np.bool_)  # by group
+        is_put[group[~cuts]] = True
+        cuts &= ~is_put[group]
     _, first = np.unique(group[cuts], return_index=True)
     return final[:n], np.sort(sorting[cuts][first] - n)
 
 
-def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool) -> Delta:
-    """Several trains' deltas as one, oldest first. `whole`: the first starts from nothing, so cuts are done with."""
+def merge_deltas(
+    specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool = False, closed: bool = False
+) -> Delta:
+    """Several trains' deltas as one, oldest first. `whole`: the first starts from nothing, so cuts are done with.
+    `closed`: what came and went meanwhile is left out, as `merge` says."""
     merged: Delta = {}
     for spec in specs:
         changes = [d[spec.name] for d in deltas if spec.name in d]
         if changes:
-            change = merge(spec, changes)
+            change = merge(spec, changes, closed=closed)
             merged[spec.name] = Change(change.put) if whole else change
     return merged
 
 
-_MAGIC = b"BDL3"
-_ALIGN = 64
+_MAGIC, _BEFORE = b"BDL4", b"BDL3"  # in which keys were Arrow streams, too, and all sizes stood together
+_ALIGN, _ALIGN_KEYS = 64, 8
+_KEY_BYTES = 8
+_NO_KEYS = np.empty(0, np.int64)
 SMALL_ROWS = 1_000  # of a table: up to there it is written to memory that grows, beyond into as much as it takes
 WRITE = pa.ipc.IpcWriteOptions()  # given, since Arrow asks the environment otherwise
 
@@ -144,25 +160,43 @@ class BoxDelta(Unwritten):
     """What a train changed in the tables of a box."""
 
     def __init__(self, box: str, delta: Delta) -> None:
-        changes = delta.values()
-        tables = [table for change in changes for table in (change.put, change.cut) if table is not None]
-        self._parts = [unwritten(table) for table in tables]
-        sizes = [one.size for one in self._parts]
-        parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
-        head = json.dumps([parts, sizes, box]).encode()
+        self._parts: list[tuple[int, pa.Buffer | TableStream]] = []  # from a multiple of which they begin
+        index = []
+        for name, change in delta.items():
+            put = unwritten(change.put)
+            self._parts.append((_ALIGN, put))
+            index.append((name, change.floor, put.size, None if change.cut is None else _shape(change.cut)))
+            if change.cut is not None:
+                self._parts.append((_ALIGN_KEYS, _numbers(change.cut)))
+        head = json.dumps([index, box], separators=(",", ":")).encode()
         self._head = _MAGIC + struct.pack("<I", len(head)) + head
         self.size = len(self._head)
-        for size in sizes:
-            self.size += -self.size % _ALIGN + size
+        for align, part in self._parts:
+            self.size += -self.size % align + part.size
 
     def write(self, sink: pa.NativeFile) -> None:
         sink.write(self._head)
-        for part in self._parts:
-            sink.write(b"\0" * (-sink.tell() % _ALIGN))
+        for align, part in self._parts:
+            sink.write(b"\0" * (-sink.tell() % align))
             if isinstance(part, TableStream):
                 part.write(sink)
             else:
                 sink.write(part)
+
+
+def _shape(cut: pa.Table) -> tuple[list[str], int]:
+    return cut.column_names, cut.num_rows
+
+
+def _numbers(cut: pa.Table) -> pa.Buffer:
+    """The keys, one column after the other."""
+    columns = [column.to_numpy() for column in cut.columns]
+    return pa.py_buffer(np.concatenate([_NO_KEYS, *columns]).astype("<i8", copy=False))
+
+
+def _keys(data: pa.Buffer, names: Sequence[str], count: int) -> pa.Table:
+    columns = np.frombuffer(data, "<i8", len(names) * count).reshape(len(names), count)
+    return pa.table([pa.array(column) for column in columns], names=list(names))
 
 
 def pack(delta: Delta) -> bytes:
@@ -171,11 +205,11 @@ def pack(delta: Delta) -> bytes:
 
 def box_of(data: bytes | pa.Buffer) -> str:
     """The box whose delta this is."""
-    return str(json.loads(_head_of(memoryview(data)))[2])
+    return str(json.loads(_head_of(memoryview(data)))[-1])
 
 
 def _head_of(view: memoryview) -> bytes:
-    if view[:4] != _MAGIC:
+    if view[:4] not in (_MAGIC, _BEFORE):
         raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
     (size,) = struct.unpack("<I", view[4:8])
     return bytes(view[8 : 8 + size])
@@ -186,14 +220,35 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
     buffer = pa.py_buffer(data)
     head = _head_of(memoryview(buffer))
     at = 8 + len(head)
+    if buffer[:4] == _BEFORE:
+        return _unpacked_before(buffer, at, head)
+    found: Delta = {}
+    for name, floor, size, cut in json.loads(head)[0]:
+        at += -at % _ALIGN
+        put = from_stream(buffer.slice(at, size))
+        at += size
+        keys = None
+        if cut is not None:
+            at += -at % _ALIGN_KEYS
+            keys = _keys(buffer.slice(at), *cut)
+            at += _KEY_BYTES * len(cut[0]) * cut[1]
+        found[name] = Change(put, keys, floor)
+    return found
+
+
+def _unpacked_before(buffer: pa.Buffer, at: int, head: bytes) -> Delta:
+    """What is in storage from before."""
     parts, sizes, _ = json.loads(head)
     tables = []
-    for length in sizes:
+    for size in sizes:
         at += -at % _ALIGN
-        tables.append(from_stream(buffer.slice(at, length)))
-        at += length
-    table = iter(tables)
-    return {name: Change(next(table), next(table) if cut else None, floor) for name, floor, cut in parts}
+        tables.append(from_stream(buffer.slice(at, size)))
+        at += size
+    table, found = iter(tables), dict[str, Change]()
+    for name, floor, is_cut in parts:
+        put, cut = next(table), next(table) if is_cut else None
+        found[name] = Change(put, None if cut is None else pa.table(cut.columns, names=cut.column_names), floor)
+    return found
 
 
 def unwritten(table: pa.Table) -> pa.Buffer | TableStream:

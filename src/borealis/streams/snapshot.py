@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from borealis.errors import StateError
@@ -15,20 +16,20 @@ from borealis.state import frame
 from borealis.state.delta import WRITE
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.section import Section, from_batch, joined, wire_schema
-from borealis.tuples import TIME
+from borealis.tuples import TIME, Int64s
 
-MARK = b"BQS5"
+MARK, BEFORE = b"BQS6", b"BQS5"  # in which boundaries were an Arrow stream, too
 PIECE_BYTES = 1 << 20
 _FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
-_BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
     """A queue at one moment: what it held (or, as an increment, what of that is new), and how far its readers were.
 
-    As bytes: a frame with two Arrow streams, one batch of tuples per section, and one of boundaries per section. Small
-    sections go together: a queue of many that took a moment each would keep its node's other threads waiting.
+    As bytes: a frame with an Arrow stream, one batch of tuples per section, and the boundaries as plain numbers, of
+    each section where they are and then what they say. Small sections go together: a queue of many that took a moment
+    each would keep its node's other threads waiting.
     """
 
     stream: str
@@ -47,30 +48,23 @@ class QueueSnapshot:
         if not self.sections:
             head = {name: getattr(self, name) for name in _FACTS} | {"sections": []}
             return frame.pack(MARK, head, _no_sections(self.schema))
-        sections, (tuples, boundaries) = _in_pieces(self.sections), (pa.BufferOutputStream(), pa.BufferOutputStream())
-        schema = wire_schema(self.schema)
-        with (
-            pa.ipc.new_stream(tuples, schema, options=WRITE) as rows,
-            pa.ipc.new_stream(boundaries, _BOUNDARIES, options=WRITE) as bounds,
-        ):
+        sections, tuples, schema = _in_pieces(self.sections), pa.BufferOutputStream(), wire_schema(self.schema)
+        with pa.ipc.new_stream(tuples, schema, options=WRITE) as rows:
             for s in sections:
                 rows.write_batch(s.batch(schema))
-                pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
-                bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        each = [{"first": s.first, "standing": s.standing} for s in sections]
+        boundaries = np.concatenate([numbers for s in sections for numbers in (s.at, s.bound)])
+        each = [{"first": s.first, "standing": s.standing, "boundaries": len(s.at)} for s in sections]
         head = {name: getattr(self, name) for name in _FACTS} | {"sections": each}
-        return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
+        return frame.pack(MARK, head, [tuples.getvalue(), boundaries.astype("<i8", copy=False).tobytes()])
 
     @classmethod
     def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
         """The queue in these bytes, checked; a StateError if they are something else or damaged."""
         try:
-            head, blobs = frame.unpack(MARK, data)
-            if head["sections"]:
-                (user, tuples), (_, boundaries) = map(_read, blobs)
-            else:
-                rows, bounds = blobs
-                (user, tuples), (_, boundaries) = _read_once(rows.to_pybytes()), _read_once(bounds.to_pybytes())
+            is_before = bytes(memoryview(data)[: len(BEFORE)]) == BEFORE
+            head, (rows, bounds) = frame.unpack(BEFORE if is_before else MARK, data)
+            user, tuples = _read(rows) if head["sections"] else _read_once(rows.to_pybytes())
+            boundaries = _boundaries_before(head, bounds) if is_before else np.frombuffer(bounds, "<i8")
             facts = {name: head[name] for name in _FACTS}
             facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
             readers = head["readers"].items()
@@ -103,9 +97,9 @@ def _stream(schema: pa.Schema) -> pa.Buffer:
 
 
 @OfSchema
-def _no_sections(schema: pa.Schema) -> tuple[pa.Buffer, pa.Buffer]:
+def _no_sections(schema: pa.Schema) -> tuple[pa.Buffer, bytes]:
     """As most increments are."""
-    return _stream(wire_schema(schema)), _stream(_BOUNDARIES)
+    return _stream(wire_schema(schema)), b""
 
 
 def _read(data: bytes | pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
@@ -117,15 +111,27 @@ def _read(data: bytes | pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
 _read_once = lru_cache(256)(_read)  # of what has no sections: the same again and again
 
 
-def _sections(
-    head: dict[str, Any], user: pa.Schema, tuples: list[pa.RecordBatch], boundaries: list[pa.RecordBatch]
-) -> list[Section]:
-    found = []
-    for rows, bounds, each in zip(tuples, boundaries, head["sections"], strict=True):
-        at = (bounds.column("at").to_numpy(), bounds.column("bound").to_numpy(), each["standing"])
+def _boundaries_before(head: dict[str, Any], data: pa.Buffer) -> Int64s:
+    """Those in storage from before; each section is told how many are its own."""
+    found = [np.empty(0, np.int64)]
+    for each, batch in zip(head["sections"], _read(data)[1], strict=True):
+        each["boundaries"] = len(batch)
+        found += (batch.column("at").to_numpy(), batch.column("bound").to_numpy())
+    return np.concatenate(found)
+
+
+def _sections(head: dict[str, Any], user: pa.Schema, tuples: list[pa.RecordBatch], boundaries: Int64s) -> list[Section]:
+    found, start = [], 0
+    for rows, each in zip(tuples, head["sections"], strict=True):
+        middle = start + int(each["boundaries"])
+        stop = middle + int(each["boundaries"])
+        at = (boundaries[start:middle], boundaries[middle:stop], each["standing"])
         one = from_batch(rows, user, int(each["first"]), at)
         one.check()
         found.append(one)
+        start = stop
+    if start != len(boundaries):
+        raise ValueError(f"{len(boundaries)} numbers of boundaries instead of {start}")
     return found
 
 
