@@ -1,4 +1,4 @@
-"""What a unit changed since the last train that all its copies are known to have: the deltas of its trains, in stretches.
+"""What a unit changed since the last train that all its copies are known to have: deltas of trains, in stretches.
 
 A message may have arrived although no answer came, and a base in storage may be as of any train. So another copy stands
 at the train of the last answer, or at one of these: stretches end there. What came and went within a stretch is known
