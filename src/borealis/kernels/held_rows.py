@@ -112,11 +112,11 @@ class HeldRows:
         while self.chunks and len(self.chunks[-1]) <= min(2 * size, CHUNK_ROWS_MOST - size):
             size += len(self.chunks[-1])
             run.append(self.chunks.pop())
-        if len(run) > 1:
-            parts = [
-                take(c.rows, np.flatnonzero(kept)) if not (kept := self._kept(c)).all() else c.rows for c in run[::-1]
-            ]
-            rows = concat(parts)
+        if len(run) == 1:
+            self.chunks += run
+            return
+        parts = [take(c.rows, np.flatnonzero(kept)) if not (kept := self._kept(c)).all() else c.rows for c in run[::-1]]
+        rows = concat(parts)
         if len(rows[TIME]):  # none may be left that is above the floor
             self.chunks.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from signed_stories import LONG, SCHEMA, UNDONE, cuts, random_story, some_calls
 
 from borealis.errors import TrainError
-from borealis.kernels import compiled, fused_history, fused_windows, revised_panes
+from borealis.kernels import compiled, fused_history, fused_windows, history, revised_panes
 from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.fused_history import FusedHistory
@@ -160,7 +160,8 @@ def test_histories(seed: int) -> None:
         cause, now, standing = cause + rows + 1, now + rows + rng.choice([0, 3, 40]), flow.bounds.final
         if rng.random() < 0.3:
             one, other = other, one
-        assert alike(one, other, flow, set(KEYED.names) - {"id", KIND, *read})
+        with patch.object(history, "AWAY_MOST", rng.choice((1, 8))):
+            assert alike(one, other, flow, set(KEYED.names) - {"id", KIND, *read})
 
 
 @pytest.mark.parametrize(("groups", "compiled"), [(3, True), (3_000, False)])

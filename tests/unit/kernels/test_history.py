@@ -105,7 +105,8 @@ def test_changes_are_those_of_the_model_however_trains_are_cut(seed: int) -> Non
     truth = model(events)
     for cuts in ([], list(range(len(events))), [rng.randrange(40) for _ in range(4)]):
         one = kernel()
-        with patch.object(history, "TOGETHER_LEAST", rng.choice((1, 2, 16))):
+        limits = {"TOGETHER_LEAST": rng.choice((1, 2, 16)), "AWAY_MOST": rng.choice((1, 8))}
+        with patch.multiple(history, **limits):
             found, deltas = run(one, events, cuts)
         assert found == truth
         again = kernel()
