@@ -185,7 +185,7 @@ def never_jumps(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Backup, "take_over", "jump = self.nondeterministic and not self.precise", "jump = False")
 
 
-@mutant(92, guarantee="no-loss", kinds=("kill",))
+@mutant(99, guarantee="no-loss", kinds=("kill",))
 def keeps_jumps_to_itself(patch: pytest.MonkeyPatch) -> None:
     """The lost jump: a unit reads that ids jumped, and does not pass it on."""
     patch.setattr(relay, "is_jump", lambda *_: False)
@@ -334,7 +334,7 @@ def stands_by_for_itself(patch: pytest.MonkeyPatch) -> None:
     edited(patch, spreading, "by_share", "if node.name != work.node", "if node.name")
 
 
-@mutant(0, kinds=("kill",), spread=True)
+@mutant(82, kinds=("kill",), spread=True)
 def moves_to_and_fro(patch: pytest.MonkeyPatch) -> None:
     """A unit moves although it helps nobody: it is on its way all the time, and never protected for long."""
     patch.setattr(balancing, "GAIN_LEAST", -9.0)
