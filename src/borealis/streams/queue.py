@@ -18,7 +18,7 @@ from borealis.disk import one_line
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
-from borealis.streams.id_gaps import Jumps
+from borealis.streams.id_gaps import HOP, Jumps, is_jump
 from borealis.streams.reader_place import ReaderPlace
 from borealis.streams.readers import Readers, passes
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined
@@ -294,9 +294,11 @@ class OutputQueue:
         return passed and (start, boundary) >= self._corrected
 
     def lost_between(self, start: int, first: int) -> int:
-        """How many tuples there were between an id that was asked for and the one that was given; jumps are none."""
+        """How many tuples there were between an id that was asked for and the one that was given; jumps are none. Of a
+        jump that is forgotten only those behind it are known."""
         with self._more:
-            return self._held.jumps.tuples(start, first)
+            found = self._held.jumps.tuples(start, first)
+        return found if found < HOP else first % HOP
 
     def newest(self) -> int:
         """The id behind all that may be read now."""
@@ -327,7 +329,7 @@ class OutputQueue:
         if start > self._held.next:
             unknown = f"stream {self.stream} has no tuple {start} yet: the next is {self._held.next}"
             raise GoneError(unknown, hint=OTHER_IDS)
-        if self.limits.full == "drop":
+        if self.limits.full == "drop" or is_jump(start, self._held.first):  # it hears of a jump
             return self._held.first
         raise GoneError(
             f"stream {self.stream} is held from id {self._held.first} on: {start} is gone",

@@ -241,7 +241,19 @@ def test_boundaries_before_a_jump_stay_where_they_are_when_tuples_go() -> None:
     assert queue.first_id == JUMP + 2
     assert not queue.snapshot().jumps
     with pytest.raises(GoneError):
-        read(queue, 3)
+        read(queue, JUMP)
+
+
+def test_who_comes_from_before_a_jump_that_is_forgotten_goes_on_with_what_is_held() -> None:
+    queue = new(QueueLimits(keep_bytes=0))
+    put(queue, 3)
+    queue.jump_to(JUMP)
+    put(queue, 2)
+    queue.ack("r", 1, JUMP + 2)
+    put(queue, 1)
+    assert (queue.first_id, list(queue.snapshot().jumps)) == (JUMP + 2, [])
+    assert read(queue, 3) == ([JUMP + 2], [])
+    assert queue.lost_between(3, JUMP + 2) == 2
 
 
 def test_a_slow_reader_loses_tuples_but_no_ids() -> None:
