@@ -122,6 +122,10 @@ class Primary:
         """Whether output waits that came since."""
         return self.holding and self.last.train > self._acked
 
+    def waits_behind(self, want: Want) -> bool:
+        """Whether something waits for what was not in this yet."""
+        return not want.complete or (self.holding and self.last.train > want.step.train)
+
     @property
     def told(self) -> int:
         """The last train that no delta to come tells the backup of."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.columns import column_numbers, whole
+from borealis.kernels.columns import column_numbers, places_in, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import Groups
 from borealis.kernels.sorting import ranks_of, stable_order, without
@@ -111,8 +111,7 @@ class BSortKernel:
             whole(flow.rows[self.value].take(pa.array(by_group))),
         ]
         order = stable_order(ranks_of(pa.concat_arrays(values)))
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
+        ranks = places_in(order)
         old, new = ranks[: len(held)].tolist(), ranks[len(held) :].tolist()
         base = len(self.held)
         places = np.concatenate([held, base + by_group])

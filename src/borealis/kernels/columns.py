@@ -94,6 +94,17 @@ def room(n: int, kind: type[np.generic] | np.dtype[Any] = np.int64) -> NDArray[A
     return np.frombuffer(memoryview(pa.allocate_buffer(n * kind.itemsize)), kind, n)
 
 
+def places_in(order: Int64s) -> Int64s:
+    """Where in an order each place stands.
+
+    >>> places_in(np.array([2, 0, 1])).tolist()
+    [1, 2, 0]
+    """
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return places
+
+
 def take(columns: Columns, index: Int64s) -> Columns:
     places = None if all(isinstance(v, np.ndarray) for v in columns.values()) else pa.array(index)
     return {k: v[index] if isinstance(v, np.ndarray) else v.take(places) for k, v in columns.items()}

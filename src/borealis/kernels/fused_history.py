@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, room, whole
+from borealis.kernels.columns import Columns, places_in, room, whole
 from borealis.kernels.compiled import loops
 from borealis.kernels.flow import HEAD, NOTHING, Flow, empty_flow
 from borealis.kernels.groups import GROUP
@@ -82,8 +82,7 @@ class FusedHistory(HistoryKernel):
         keys = np.full(1 << many.bit_length() + 1, -1), np.empty(many, np.int64), np.empty(many, np.int64)
         gone = near[used[: compiled.judge(*given, *keys, first, source, row, sign, why, used, stays)]]
         order = np.argsort(gone)
-        gone, place = gone[order], np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        gone, place = gone[order], places_in(order)
         old = self.held.at(gone)
         leaving = _Leaving(*(one[: first[-1]] for one in (source, row, sign, why)))
         was_held = leaving.source >= n

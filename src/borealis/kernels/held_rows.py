@@ -17,7 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, column_numbers, concat, filtered, places_in_blocks, take, to_table, whole
+from borealis.kernels.columns import (
+    Columns,
+    column_numbers,
+    concat,
+    filtered,
+    places_in,
+    places_in_blocks,
+    take,
+    to_table,
+    whole,
+)
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.groups import GROUP, like
 from borealis.kernels.join_changes import match_taken
@@ -174,8 +184,7 @@ class HeldRows:
                 rows = chunk.rows[GROUP], *chunk.risen(compiled), chunk.rows[TIME], chunk.alive
                 compiled.look_up(wanted[low:high], *rows, self.floor, base, place[low:high], time[low:high])
             base += len(chunk)
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
+        back = places_in(order)
         return place[back], time[back]
 
     def find_by(self, column: str, number: Int64s, early: Int64s, late: Int64s) -> tuple[Int64s, Int64s]:
@@ -257,9 +266,7 @@ class HeldRows:
         rows = concat(parts) if parts else self.empty
         if order is None:
             return rows
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return take(rows, back)
+        return take(rows, places_in(order))
 
     def remove(self, places: Int64s) -> None:
         """Take back rows at such places, if nothing was added since."""

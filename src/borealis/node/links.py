@@ -162,7 +162,8 @@ class CopyLinks:
             if answer is not None and not answer.granted and answer.incarnation > owner.guard.incarnation:
                 self._host.step_down(owner.unit, answer.address)
                 return
-            if answer.granted if answer is not None else dead is not None and dead.certain:
+            is_gone = answer.granted if answer is not None else dead is not None and dead.certain
+            if is_gone:
                 log.warning("%s goes on without its copy on %s: %s", owner.unit.title, node, why)
                 self.forget(node, number)
                 self._host.news()
@@ -232,8 +233,7 @@ class CopyLinks:
             return
         try:
             owner.check_size(want)
-            within = self._timings.whole_s if want.kind == "whole" else self._timings.answer_s
-            parcel = compose()
+            parcel, within = compose(), self._timings.within(want)
             answer = self._host.peers.at(address).say("guard", parcel, GuardAnswer, within=within)
         except BorealisError as error:
             with self._lock:
@@ -271,7 +271,7 @@ class CopyLinks:
             owner.let_go()
             if self.gates and fresh and machine.known:
                 self._host.news()
-            if not want.complete or (machine.holding and machine.last.train > want.step.train):
+            if machine.waits_behind(want):
                 self.wake(urgent=True)
         elif answer.verdict == "whole":
             machine.rejected()

@@ -52,6 +52,10 @@ class GuardTimings:
     jump_s: float = 2.0  # for the first train of a unit that begins from nothing, before its backup hears of it
     forget_s: float = 2.0  # for upstream to say that it keeps nothing for a reader any more
 
+    def within(self, want: Want) -> float:
+        """So long for the answer to a parcel."""
+        return self.whole_s if want.kind == "whole" else self.answer_s
+
 
 class PrimaryGuard:
     """Protects a unit or an entry point as long as it runs here."""
@@ -380,7 +384,7 @@ class PrimaryGuard:
             captured = self._clock.now()
             if self.policy.in_turns:
                 self._host.turns.captured(self, captured - now)
-            answer = self._say(parcel, self._timings.whole_s if want.kind == "whole" else self._timings.answer_s)
+            answer = self._say(parcel, self._timings.within(want))
         except BorealisError as error:
             self._end_turn(captured, arrived=False)
             with self._lock:
@@ -476,7 +480,7 @@ class PrimaryGuard:
             else:
                 self.policy.failed()
                 self._why = f"its backup says: {answer.verdict}"
-        if not want.complete or (self.policy.holding and self.policy.last.train > want.step.train):
+        if self.policy.waits_behind(want):
             self._wake.set()
         if self.stored is not None and answer.verdict == "take" and self.stored.wants_base():
             self._write_base(self.stored)
