@@ -89,7 +89,8 @@ def assignments(draw: st.DrawFn) -> tuple[list[Work], list[Node]]:
     found = []
     for work in works:
         others = [node.name for node in nodes if node.name != work.node]
-        grown = replace(work, us=work.us * 1_000, fixed=draw(st.booleans()))
+        beside = frozenset(draw(st.lists(st.sampled_from(NAMES), max_size=1)))
+        grown = replace(work, us=work.us * 1_000, fixed=draw(st.booleans()), beside=beside)
         found.append(grown.backed_by(draw(st.sampled_from([None, *others]))))
     return found, nodes
 
@@ -107,13 +108,25 @@ def test_a_backup_that_is_chosen_again_helps_the_slowest_and_the_choice_ends(
         assert work.backup == change.of
         assert change.to not in (work.node, change.of)
         assert not work.fixed
-        dying, loaded, before = worst(shares_of(works), nodes) or ("", "", Fraction(0))
-        assert (dying, loaded) == (work.node, change.of)
+        assert change.to not in work.beside
+        shares, cores = shares_of(works), {node.name: node.cores for node in nodes}
+        before = Fraction(shares[work.node, change.of], cores[change.of])
+        there = Fraction(shares.get((work.node, change.to), 0) + work.us, cores[change.to])
+        assert before - there >= before * GAIN_LEAST, "it is clearly sooner done there"
         works = [one.backed_by(change.to) if one is work else one for one in works]
-        again = shares_of(works)
-        after = max(Fraction(again.get((dying, n.name), 0), n.cores) for n in nodes if n.name in (loaded, change.to))
-        assert before - after >= before * GAIN_LEAST
     raise AssertionError("it does not end")
+
+
+@given(st.integers(1, 20), st.integers(2, 4))
+def test_many_small_ones_of_one_node_are_parted_evenly_in_the_end(count: int, others: int) -> None:
+    """However little each of them is of the whole."""
+    nodes = [Node("dying"), *(Node(f"node{n}") for n in range(others))]
+    works = [Work(f"u{n:02}", "dying", 50_000, "node0") for n in range(count)]
+    while (change := rechosen(works, nodes)) is not None:
+        works = [one.backed_by(change.to) if one.unit == change.unit else one for one in works]
+    shares = [shares_of(works).get(("dying", node.name), 0) for node in nodes[1:]]
+    fair = 50_000 * count / others
+    assert max(shares) <= fair / (1 - GAIN_LEAST) + 50_000
 
 
 @given(clusters(cores=1))

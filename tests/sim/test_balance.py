@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from simulated import Simulated
 
+from borealis.coordinator.status import unprotected
 from borealis.coordinator.timings import TIMINGS
 from borealis.errors import TrainError
 from borealis.sim.diagrams import yaml_of
@@ -71,6 +72,97 @@ def test_backups_take_over_side_by_side_and_load_is_even_again(programs: Program
         town.live(3 * SOON.calm_s)
         assert spread(town) == before, "what is even stays"
         assert town.status().coordinator.moves >= 3
+
+
+def relieve(programs: Programs, weather: Weather | None = None) -> Simulated:
+    """All that runs is on node1, all backups on node2, and node3 comes."""
+    town = Simulated(programs, 3, weather=weather, timings=SOON)
+    town.kill("node3")
+    town.until(lambda: len(town.coordinator.cluster.members.alive()) == 2)
+    place = dict.fromkeys(("left", "first", "second", "counted", "third"), "node1")
+    town.deploy(yaml_of("single"), ha="passive", cut=CUT, place=place)
+    town.host("node3").start()
+    return town
+
+
+def backups(town: Simulated) -> dict[str, str | None]:
+    return {place.unit: place.backup for place in town.coordinator.cluster.layout("single").parts()}
+
+
+def test_backups_are_spread_again_without_a_moment_unprotected(programs: Programs) -> None:
+    with relieve(programs, Weather(start_s=START_S)) as town:
+        assert set(backups(town).values()) == {"node2"}
+        before = town.status().nodes[0].recovery_ms
+
+        def halved() -> bool:
+            for unit, backup in backups(town).items():
+                has = town.where(unit)
+                assert (has["node1"], has.get(str(backup))) == ("runs", "standby")
+            assert not unprotected(town.coordinator.cluster), "the old one stays until the new one has all"
+            return list(backups(town).values()).count("node3") == len(backups(town)) // 2
+
+        town.until(halved, 2 * EVEN_S, each_s=0.02)
+        then = backups(town)
+        town.live(4 * SOON.calm_s)
+        town.settle()
+        assert backups(town) == then, "what is spread stays"
+        assert all(not town.unit(unit).copies for unit in then)
+        assert all(set(town.where(unit)) == {"node1", backup} for unit, backup in then.items())
+        now = town.status()
+        assert now.coordinator.exchanges == len(then) // 2
+        assert now.nodes[0].recovery_ms is not None
+        assert before is not None
+        assert now.nodes[0].recovery_ms < before
+
+
+@pytest.mark.parametrize("dies", ["node1", "node2", "node3", "coordinator"])
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 1.0])
+def test_whoever_dies_while_a_backup_moves_it_is_protected_again(programs: Programs, dies: str, after_s: float) -> None:
+    with relieve(programs, Weather(start_s=0.3)) as town:
+        town.until(lambda: any(place.copies for place in town.coordinator.cluster.layout("single").parts()), EVEN_S)
+        town.live(after_s)
+        host = town.cluster.coordinator if dies == "coordinator" else town.host(dies)
+        host.kill()
+        town.live(1.0)
+        host.start()
+        town.until(lambda: len(town.coordinator.cluster.members.alive()) == 3)
+        town.settle()
+        town.until(lambda: not any(place.copies for place in town.coordinator.cluster.layout("single").parts()))
+        town.settle()
+        for unit, backup in backups(town).items():
+            node = town.unit(unit).node
+            town.until(lambda unit=unit, there={node, backup}: set(town.where(unit)) == there)
+
+
+def test_a_user_who_moves_a_unit_whose_backup_moves_comes_first(programs: Programs) -> None:
+    with relieve(programs, Weather(start_s=0.3)) as town:
+        town.until(lambda: any(place.copies for place in town.coordinator.cluster.layout("single").units), 2 * EVEN_S)
+        [unit] = [place for place in town.coordinator.cluster.layout("single").units if place.copies]
+        town.move(unit.unit, "node3")
+        town.settle()
+        assert (town.unit(unit.unit).node, town.unit(unit.unit).copies) == ("node3", ())
+
+
+def test_a_backup_that_cannot_be_reached_from_its_primary_stays_where_it_is(programs: Programs) -> None:
+    with relieve(programs) as town:
+        town.cluster.wires.cut(["node1"], ["node3"])
+        town.live(5 * SOON.calm_s)
+        assert set(backups(town).values()) == {"node2"}
+        assert not unprotected(town.coordinator.cluster)
+        town.cluster.wires.heal()
+        town.until(lambda: "node3" in backups(town).values(), 2 * EVEN_S)
+
+
+def test_a_backup_that_its_user_placed_goes_back_there(programs: Programs) -> None:
+    with Simulated(programs, 3, timings=SOON) as town:
+        place = dict.fromkeys(("left", "first", "second", "counted", "third"), "node1")
+        town.deploy(yaml_of("single"), ha="passive", place=place, backup={"u1": "node3"})
+        town.kill("node3")
+        town.until(lambda: town.unit("u1").backup == "node2")
+        town.host("node3").start()
+        town.until(lambda: town.unit("u1").backup == "node3", EVEN_S)
+        town.live(4 * SOON.calm_s)
+        assert town.unit("u1").backup == "node3"
 
 
 def test_pinned_units_and_those_that_a_user_moved_stay(programs: Programs) -> None:

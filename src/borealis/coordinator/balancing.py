@@ -1,4 +1,5 @@
-"""Which unit is to move so that nodes have alike to do. Pure: what runs where and how busy it is in, one move out.
+"""Which unit is to move so that nodes have alike to do, or which backup so that deaths are soon over. Pure: what runs
+where and how busy it is in, one change out.
 
 A unit goes only where it helps clearly: the fuller of the two nodes is less full afterwards by a sixth at least, so
 that no unit goes to and fro as its load wavers. One that its user has placed goes back there, and nowhere else.
@@ -12,11 +13,13 @@ Move(diagram='d', unit='u1', node='node2')
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from borealis.coordinator.drift import copies_of
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.membership import Member
-from borealis.coordinator.spreading import Node
+from borealis.coordinator.recovery import Expected
+from borealis.coordinator.spreading import Node, rechosen
 
 IDLE = 0.1  # what a query that reads nothing is taken to cost, of a core
 GAIN_LEAST = 0.15  # of how full a node is
@@ -93,8 +96,7 @@ def residents(
     """
     found = []
     for layout in layouts:
-        whole = layout.state == "running" and not layout.pinned and layout.name not in excepted
-        whole = whole and all(_is_well(layout, place, alive) for place in layout.parts())
+        whole = _is_whole(layout, alive, excepted)
         for unit in layout.units:
             home = alive.get(unit.node)
             load = home.load(layout.name, unit.unit) if home is not None else 0.0
@@ -102,6 +104,57 @@ def residents(
             beside, backup = frozenset(unit.copies) | {unit.failed_on or ""}, unit.backup
             found.append(Resident(layout.name, unit.unit, unit.node, load, unit.home, free, beside, backup))
     return found
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Another backup for a unit or an entry point."""
+
+    diagram: str
+    unit: str
+    node: str
+
+
+def next_exchange(
+    layouts: Iterable[Layout],
+    alive: Mapping[str, Member],
+    deaths: Iterable[Expected],
+    nodes: Sequence[Node],
+    excepted: Collection[str],
+) -> Exchange | None:
+    """The one that helps most, of what is sent checkpoints; None if all is well. `deaths` is what they would cost.
+
+    A backup that its user has placed goes back there, and nowhere else.
+    """
+    whole = {layout.name for layout in layouts if _is_whole(layout, alive, excepted)}
+    known, works, names = {}, [], {node.name for node in nodes}
+    for one in deaths:
+        place, work = one.place, one.work
+        free = one.diagram in whole and place.checkpointed
+        beside = frozenset(place.nodes[2:]) | {place.failed_on or ""}
+        wanted = place.backup_home
+        if free and wanted in names - beside - {place.node, place.backup}:
+            return Exchange(one.diagram, place.unit, wanted or "")
+        known[work.unit] = one
+        works.append(replace(work, fixed=not free or wanted == place.backup, beside=beside))
+    change = rechosen(works, nodes)
+    if change is None:
+        return None
+    found = known[change.unit]
+    return Exchange(found.diagram, found.place.unit, change.to)
+
+
+def _is_whole(layout: Layout, alive: Mapping[str, Member], excepted: Collection[str]) -> bool:
+    """Whether all of it runs, is protected as it was promised, and may be changed."""
+    if layout.state != "running" or layout.pinned or layout.name in excepted:
+        return False
+    return all(_is_well(layout, place, alive) for place in layout.parts())
+
+
+def is_complete(layout: Layout, place: UnitAssignment, node: str, alive: Mapping[str, Member]) -> bool:
+    """Whether a further copy says that it has all, and the primary that it knows it."""
+    copies = copies_of(layout, place, alive)
+    return copies.further.get(node) == "watching" and node in copies.linked.get(place.node, ())
 
 
 def _is_well(layout: Layout, place: UnitAssignment, alive: Mapping[str, Member]) -> bool:
@@ -115,7 +168,11 @@ def _is_well(layout: Layout, place: UnitAssignment, alive: Mapping[str, Member])
     if not place.protected:
         return True
     guard = status.guard
-    if guard is None or guard.state != "protected" or guard.partner != place.backup:
+    if guard is None or guard.state != "protected":
+        return False
+    if place.stored:
+        return True
+    if guard.partner != place.backup:
         return False
     other = alive.get(place.backup or "")
     there = None if other is None else other.unit(layout.name, place.unit)

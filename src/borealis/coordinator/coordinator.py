@@ -83,7 +83,7 @@ class Coordinator:
 
     def status(self) -> views.ClusterStatus:
         """Everything that `borealis status` shows."""
-        now = self._about.model_copy(update={"looks": self._reconciler.looks, "moves": self._reconciler.moves})
+        now = self._about.model_copy(update=self._reconciler.counts())
         instability = self._stability.now(self.cluster.clock.time())
         return status_view(self.cluster, now, self._reconciler.troubles(), instability)
 

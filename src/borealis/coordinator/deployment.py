@@ -110,7 +110,10 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     units = placement.with_backups(
         [
             UnitAssignment(
-                p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], protection=protected[p.name], home=p.place
+                *(p.name, p.boxes, p.reads, p.gives, nodes_of[p.name]),
+                protection=protected[p.name],
+                home=p.place,
+                backup_home=wish.backup.get(p.name),
             )
             for p in pieces
         ],

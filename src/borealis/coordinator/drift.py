@@ -223,7 +223,7 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
     if place.node in copies.primaries:
         if _lacks_backup(place, copies, known):
             yield from _of(DriftKind.NO_BACKUP, layout, place, place.node)
-        elif place.further and _lacks_copies(place, copies, known):
+        elif (place.further or place.copies) and _lacks_copies(place, copies, known):
             yield from _of(DriftKind.INCOMPLETE, layout, place, place.node)
     elif heirs and (place.node == heirs[0] or _is_headless(place, copies, known)):
         yield from _of(DriftKind.ORPHANED, layout, place, heirs[0])

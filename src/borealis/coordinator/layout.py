@@ -38,6 +38,7 @@ class UnitAssignment:
     given: int = 0  # the highest of these that any copy had
     failed_on: str | None = None  # a node that lives, where it failed, and was handed to its backup
     home: str | None = None  # where its user placed it
+    backup_home: str | None = None  # where its user wants the backup
     moved_at: float = 0.0  # when its user moved it last, in seconds since 1970
 
     @property
@@ -57,13 +58,18 @@ class UnitAssignment:
 
     @property
     def checkpointed(self) -> bool:
-        """Whether it was promised further copies that are sent checkpoints, as its backup is."""
-        return self.further > 0 and not self.replicated
+        """Whether its copies are sent checkpoints: it may have more of them than the pair."""
+        return self.protection is not None and self.protection.ha == "passive"
 
     @property
     def further(self) -> int:
         """How many copies it was promised beside the primary and the backup."""
         return 0 if self.protection is None else self.protection.further
+
+    @property
+    def next_backup(self) -> str | None:
+        """The node of a copy more than was promised: it is to be the backup as soon as it has all."""
+        return self.copies[-1] if self.backup is not None and len(self.copies) > self.further else None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ class UnitAssignment:
 
     def numbered(self) -> UnitAssignment:
         """With a number for each copy of a unit that may have more than two: its own, or one that no copy ever had."""
-        if not self.further:
+        if not (self.further or self.checkpointed):
             return self
         new = [node for node in self.nodes if node not in self.numbers]
         given = {node: self.given + n for n, node in enumerate(new, 1)}

@@ -58,6 +58,8 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None, *, 
         target = cluster.living(node)
         if unit.node == node:
             raise TakenError(f"unit '{unit.unit}' runs on '{node}' already", hint="choose another node")
+        if unit.next_backup is not None:
+            unit = protecting.give_up_exchange(cluster, layout, unit, unit.next_backup)
         if unit.backup == node and by_hand:
             hint = f"choose another node; or kill the node of the unit, and '{node}' takes over"
             raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)

@@ -46,12 +46,18 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
             return
     cluster.settle(node)
     if runs:
-        cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
+        _promote(cluster, layout, now, node)
     else:
         clear(cluster, layout, now, node)
         order_place(cluster, layout, now, "backup")
-    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
+        cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     log.info("%s is protected by %s again", called(layout.name, now.unit), node)
+
+
+def _promote(cluster: Cluster, layout: Layout, now: UnitAssignment, node: str) -> None:
+    """Have a further copy be the backup, as it is."""
+    cluster.order(node, "protect", protect_order(layout, now, cluster.address, "backup"))
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
 
 
 def is_copy(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> bool:
@@ -69,19 +75,65 @@ def complete(cluster: Cluster, layout: Layout, place: UnitAssignment, lost: Coll
     """Replace further copies that are lost, give the unit those that it lacks, and its primary all their addresses."""
     cluster.ask(place.node, "ping", Ping(), Pong)
     able = [load for load in _able(cluster) if not (place.checkpointed and cluster.suspected(load.name))]
-    now = with_copies(place.with_copies(node for node in place.copies if node not in lost), able)
+    gone = {node for node in lost if not _may_be_there(cluster, layout, place, node)}
+    now = with_copies(place.with_copies(node for node in place.copies if node not in gone), able)
+    if _put_copies(cluster, layout, place, now, gone):
+        copies = ", ".join(now.copies) or "no node"
+        log.info("further copies of %s are on %s", called(layout.name, now.unit), copies)
+
+
+def _may_be_there(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> bool:
+    """Whether a node has its further copy after all: its last heartbeat may be older."""
+    if cluster.members.if_alive(node) is None:
+        return False
+    try:
+        return is_copy(cluster, layout, place, node)
+    except BorealisError:
+        return False
+
+
+def begin_exchange(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> bool:
+    """Have a copy made on a node that is to be the backup: until it has all, the backup stays."""
+    cluster.ask(node, "ping", Ping(), Pong)  # one that has just died is taken for alive for a while
+    return _put_copies(cluster, layout, place, place.with_copies([*place.copies, node]))
+
+
+def end_exchange(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> bool:
+    """A further copy that has all is the backup from now on, and the one that was goes."""
+    old, now = place.backup, place.backed_by(node, as_it_is=True)
+    if old is None or not is_copy(cluster, layout, place, node) or not cluster.catalog.put(layout.name, place, now):
+        return False
+    _promote(cluster, layout, now, node)
+    cluster.try_order(old, "drop", UnitName(diagram=layout.name, unit=place.unit))
+    return True
+
+
+def give_up_exchange(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> UnitAssignment:
+    """The copy that was to be the backup goes, and the backup stays."""
+    now = place.with_copies(one for one in place.copies if one != node)
+    if not _put_copies(cluster, layout, place, now):
+        raise AbsentError(
+            f"unit '{place.unit}' was taken over at this moment", hint="look at the status, then try again"
+        )
+    cluster.try_order(node, "drop", UnitName(diagram=layout.name, unit=place.unit))
+    return now
+
+
+def _put_copies(
+    cluster: Cluster, layout: Layout, place: UnitAssignment, now: UnitAssignment, anew: Collection[str] = ()
+) -> bool:
+    """Have a unit's further copies be these, those `anew` as well; false if it has changed meanwhile."""
     if not cluster.catalog.put(layout.name, place, now):
-        return
+        return False
     if now.checkpointed and now.backup is not None:  # if it takes over, it has to wait for those that have less
         cluster.order(now.backup, "protect", protect_order(layout, now, cluster.address, "backup"))
     for node in now.copies:
-        if node not in place.copies or node in lost:
+        if node not in place.copies or node in anew:
             cluster.settle(node)
             clear(cluster, layout, now, node)
             order_place(cluster, layout, now, "copy", node)
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
-    copies = ", ".join(now.copies) or "no node"
-    log.info("further copies of %s are on %s", called(layout.name, now.unit), copies)
+    return True
 
 
 def succeed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> None:

@@ -88,10 +88,9 @@ class Reconciler:
         found = [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
         return found + self._rebalancing.trouble()
 
-    @property
-    def moves(self) -> int:
-        """Of units, that no user asked for."""
-        return self._rebalancing.count
+    def counts(self) -> dict[str, int]:
+        """Of looks, and of what was moved that no user asked for."""
+        return {"looks": self.looks, "moves": self._rebalancing.moved, "exchanges": self._rebalancing.exchanged}
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog

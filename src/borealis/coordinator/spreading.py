@@ -22,7 +22,7 @@ from typing import Any
 Shares = Mapping[tuple[str, str], int]  # by the node that dies and the one that takes over
 Rank = Callable[[str], Any]  # what decides among nodes that are equal otherwise
 
-GAIN_LEAST = Fraction(1, 4)  # of the slowest share, or a backup stays where it is
+GAIN_LEAST = Fraction(1, 4)  # of a share, or a backup stays where it is
 GAIN_LEAST_US = 50_000  # and this: what nobody notices is worth no state that travels
 
 
@@ -43,6 +43,7 @@ class Work:
     us: int
     backup: str | None = None
     fixed: bool = False  # its backup stays where it is
+    beside: frozenset[str] = frozenset()  # nodes where its backup cannot go
 
     def backed_by(self, node: str | None) -> Work:
         return replace(self, backup=node)
@@ -104,32 +105,34 @@ class Change:
 
 
 def rechosen(works: Sequence[Work], nodes: Sequence[Node]) -> Change | None:
-    """The one change that helps the worst point of failure most, if it is worth it (after Hwang's algorithm 2).
+    """The one change that helps the slowest death that can be helped (after Hwang's algorithm 2).
 
-    A backup goes from the node with the largest share to the one that would be done first with it. The slowest share
-    must come down by a quarter, and by what can be noticed: what was changed is not changed back.
+    A backup goes from the node with the largest share of it to the one that would be done first with it. With it that
+    has to be done earlier than the other was, by a quarter, and by what can be noticed: what was changed is not changed
+    back.
     """
-    shares = shares_of(works)
-    slowest = worst(shares, nodes)
-    if slowest is None:
-        return None
-    dying, loaded, before = slowest
+    shares, known = shares_of(works), {node.name: node for node in nodes}
+    slowest = [(share(known[to], of, shares), of, to) for of, to in shares if to in known]
+    changes = (_relieved(works, nodes, shares, of, to) for _, of, to in sorted(slowest, reverse=True))
+    return next((change for change in changes if change is not None), None)
+
+
+def _relieved(works: Sequence[Work], nodes: Sequence[Node], shares: Shares, dying: str, loaded: str) -> Change | None:
+    """The change that leaves least of what a node would be at if another died, if it is worth it."""
+    known = {node.name: node for node in nodes}
+    before = share(known[loaded], dying, shares)
     found: list[tuple[Fraction, str, str]] = []
     for work in works:
         if (work.node, work.backup) != (dying, loaded) or work.fixed:
             continue
-        rest = dict(shares)
-        rest[dying, loaded] -= work.us
-        others = [node for node in nodes if node.name != loaded]
-        target = best(work, others, rest)
+        others = [node for node in nodes if node.name not in work.beside | {loaded}]
+        target = best(work, others, shares)
         if target is None:
             continue
-        rest[dying, target] = rest.get((dying, target), 0) + work.us
-        after = max(share(node, dying, rest) for node in nodes if node.name in (loaded, target))
-        found.append((after, work.unit, target))
+        there = share(known[target], dying, shares, work.us)
+        if before - there >= max(before * GAIN_LEAST, Fraction(GAIN_LEAST_US)):
+            found.append((max(share(known[loaded], dying, shares, -work.us), there), work.unit, target))
     if not found:
         return None
-    after, unit, target = min(found)
-    if before - after < max(before * GAIN_LEAST, Fraction(GAIN_LEAST_US)):
-        return None
+    _, unit, target = min(found)
     return Change(unit, loaded, target)

@@ -21,6 +21,7 @@ STORED = 0.3  # of the passive standbys that are drawn: they are in storage inst
 SPREAD = 0.3  # of all runs: units move by themselves soon after a failure
 SPREAD_CALM_S = (0.5, 1.0, 2.0)  # so soon
 SPREAD_START_S = (0.08, 0.08, 0.5, 1.5)  # until a query runs, of those runs
+EXCHANGE_S = 1.0  # so long before something else happens a backup moves, at most
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 AIM_S = 1.0  # within which there is a batch
 SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
@@ -367,7 +368,13 @@ def _spreading(rng: Random, plan: Plan, options: Options) -> Plan:
     calm_s, start_s = rng.choice(SPREAD_CALM_S), rng.choice(SPREAD_START_S)
     if not (rng.random() < SPREAD if options.spread is None else options.spread):
         return plan
-    return replace(plan, calm_s=calm_s, start_s=start_s)
+    faults = list(plan.faults)
+    for other in plan.faults if plan.approach in TIMED and "move" in options.kinds else ():
+        if rng.random() < 0.5:
+            at = round(max(QUIET_S, other.at - EXCHANGE_S * rng.random()), 3)
+            faults.append(Fault(at, at, "exchange", (), round(rng.random(), 3)))
+    faults.sort(key=lambda fault: fault.at)
+    return replace(plan, calm_s=calm_s, start_s=start_s, faults=tuple(faults))
 
 
 def _multiplied(rng: Random, plan: Plan, options: Options) -> Plan:

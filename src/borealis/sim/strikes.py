@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from borealis.coordinator import protecting
 from borealis.coordinator.coordinator import Coordinator
 from borealis.errors import BorealisError
 from borealis.node.primary import PrimaryGuard
@@ -79,6 +80,8 @@ class Strikes:
                     host.disk.failing.update(dict.fromkeys(("write", "sync"), int(fault.amount)))
             case "move":
                 self.cluster.coordinator.do(lambda coordinator: self._move(coordinator, fault.nodes[0]))
+            case "exchange":
+                self.cluster.coordinator.do(lambda coordinator: self._exchange(coordinator, fault.amount))
 
     def _move(self, coordinator: Coordinator, node: str) -> None:
         """A unit that is elsewhere, as is its backup, moves to this node."""
@@ -90,6 +93,27 @@ class Strikes:
                 self._note("fault", f"{unit.unit} has moved to {node}")
             except BorealisError as error:
                 self._note("fault", f"{unit.unit} does not move to {node}: {error}")
+
+    def _exchange(self, coordinator: Coordinator, chance: float) -> None:
+        """A unit or an input begins to get another backup."""
+        cluster = coordinator.cluster
+        able = [member.name for member in cluster.members.alive() if member.status.spark == "ready"]
+        found = [
+            (layout, place, node)
+            for layout in cluster.catalog.layouts()
+            for place in layout.parts()
+            if place.checkpointed and place.backup and place.moving_to is None and len(place.copies) == place.further
+            for node in able
+            if node not in place.nodes
+        ]
+        for layout, place, node in found[int(chance * len(found)) :][:1]:
+            what = f"the backup of {place.unit}"
+            try:
+                with cluster.at_work(layout.name, "changed", wait=0):
+                    protecting.begin_exchange(cluster, layout, place, node)
+                self._note("fault", f"{what} is to move to {node}")
+            except BorealisError as error:
+                self._note("fault", f"{what} does not move to {node}: {error}")
 
     def published(self) -> None:
         """A batch was: what waited for that comes in a moment."""

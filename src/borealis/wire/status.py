@@ -43,6 +43,7 @@ class CoordinatorView(View):
     started: float  # seconds since 1970
     looks: int = 0  # at what is and what shall be, so far
     moves: int = 0  # of units, that no user asked for
+    exchanges: int = 0  # of backups
 
 
 class NodeView(NodeFacts, View):
