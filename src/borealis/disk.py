@@ -87,8 +87,8 @@ class Disk(Protocol):
     def remove_all(self, path: Path) -> None:
         """A directory and all in it, as far as that is possible."""
 
-    def hold(self, path: Path) -> HeldFile:
-        """Lock a file that no other process has; BlockingIOError where one does."""
+    def hold(self, path: Path) -> HeldFile | None:
+        """Lock a file that no other process has; BlockingIOError where one does. None: nothing can be locked here."""
 
     def has_room(self, path: Path, count: int) -> bool:
         """Whether the disk under a directory, which need not be there, takes so many bytes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from borealis.disk import Appended, HeldFile, scratch, spill
+from borealis.disk import Appended, scratch, spill
 from borealis.errors import ClusterError
 from borealis.machine import HERE, Machine
 
@@ -212,8 +212,8 @@ class RemoteDisk:
 
     # -- what a store does not have
 
-    def hold(self, path: Path) -> HeldFile:
-        return _NoLock()
+    def hold(self, path: Path) -> None:
+        return None
 
     def has_room(self, path: Path, count: int) -> bool:
         return True
@@ -258,11 +258,3 @@ class _Parts:
 
     def close(self) -> None:
         self.sync()
-
-
-class _NoLock:
-    def note(self, text: str) -> None:
-        """Nobody would read it in time."""
-
-    def close(self) -> None:
-        """Nothing was locked."""

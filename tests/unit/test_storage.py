@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
 
+from borealis.coordinator.catalog import Catalog
+from borealis.coordinator.layout import Layout
+from borealis.coordinator.process import Options, serve
 from borealis.diagram.protection import Protection
 from borealis.errors import ClusterError
 from borealis.ha.primary import Want
@@ -135,3 +141,48 @@ def test_a_directory_is_the_same_for_all_processes(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert placed("kept") == str(tmp_path / "kept")
     assert storage_at("kept").root == storage_at(f"file://{tmp_path}/kept").root == tmp_path / "kept"
+
+
+# -- one cluster at a time
+
+
+@pytest.fixture
+def uri(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a store where nothing can be locked."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://bucket/{tmp_path.name}?scheme=http&region=us-east-1&endpoint_override={s3}"
+
+
+def test_a_coordinator_that_answers_keeps_others_out(uri: str, tmp_path: Path) -> None:
+    there, address = threading.Event(), list[str]()
+
+    def announce(at: str) -> None:
+        address.append(at)
+        there.set()
+
+    options = Options(tmp_path / "first.sqlite", port=0, storage=uri)
+    first = threading.Thread(target=serve, args=(options, announce), daemon=True)
+    first.start()
+    assert there.wait(30)
+    with pytest.raises(ClusterError, match=f"is in use by the cluster at {re.escape(address[0])}"):
+        Catalog(tmp_path / "other.sqlite", storage=storage_at(uri))
+    urllib.request.urlopen(urllib.request.Request(f"{address[0]}/v1/shutdown", method="POST")).close()
+    first.join(30)
+    assert not first.is_alive()
+    Catalog(tmp_path / "other.sqlite", storage=storage_at(uri)).close()
+
+
+def test_who_has_lost_it_changes_nothing_any_more(uri: str, tmp_path: Path) -> None:
+    killed = Catalog(tmp_path / "killed.sqlite", storage=storage_at(uri))
+    killed.held_by("http://127.0.0.1:1")
+    other = Catalog(tmp_path / "other.sqlite", storage=storage_at(uri))
+    other.held_by("http://127.0.0.1:2")
+    other.add(Layout("d", "", "running", (), ()))
+    with pytest.raises(ClusterError, match=r"belongs to the cluster at http://127\.0\.0\.1:2 now"):
+        killed.add(Layout("e", "", "running", (), ()))
+    killed.close()
+    other.add(Layout("f", "", "running", (), ()))
+    other.close()
+    with closing(Catalog(tmp_path / "third.sqlite", storage=storage_at(uri))) as third:
+        assert [layout.name for layout in third.layouts()] == ["d", "f"]

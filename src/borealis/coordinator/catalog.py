@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import Layout, State, UnitAssignment
+from borealis.coordinator.owner import Owner
 from borealis.disk import Disk, HeldFile
 from borealis.errors import ClusterError
 from borealis.machine import HERE, Machine
@@ -63,8 +64,10 @@ class Catalog:
         with _disk(path), contextlib.ExitStack() as opened:
             machine.disk.make_directory(path.parent)
             self._lock = opened.enter_context(contextlib.closing(_hold(machine.disk, path)))
-            self.held_by("")
-            self._owns = opened.enter_context(contextlib.closing(_own(storage))) if storage is not None else None
+            self._lock.note(f"pid {os.getpid()}\n")
+            self._owner = (
+                opened.enter_context(contextlib.closing(Owner(storage, path))) if storage is not None else None
+            )
             self._db = machine.disk.database(path)
             opened.callback(self._db.close)
             self._open()
@@ -115,19 +118,23 @@ class Catalog:
             return
         data = json.dumps({"version": VERSION, "tables": _kept(db)}).encode()
         if data != self._kept:
+            if self._owner is not None:
+                self._owner.check()
             self.storage.machine.disk.write_whole(self.storage.root / STORED, data)
             self._kept = data
 
     def held_by(self, holder: str) -> None:
         """Say in the lock which coordinator holds the catalog, for one that is refused."""
         self._lock.note(f"pid {os.getpid()}{', ' if holder else ''}{holder}\n")
+        if self._owner is not None:
+            self._owner.held_by(holder)
 
     def close(self) -> None:
         with self._guard:
             self._db.close()
             self._lock.close()
-            if self._owns is not None:
-                self._owns.close()
+            if self._owner is not None:
+                self._owner.close()
 
     # -- diagrams
 
@@ -303,23 +310,15 @@ def _core(place: UnitAssignment) -> tuple[tuple[str, ...], str | None, int, int,
 def _hold(disk: Disk, path: Path) -> HeldFile:
     lock = path.with_name(path.name + ".lock")
     try:
-        return disk.hold(lock)
+        held = disk.hold(lock)
     except BlockingIOError:
         holder = " ".join(disk.read(lock)[:300].decode(errors="replace").split()) or "unknown"
         raise ClusterError(
             f"catalog {path} is in use by another coordinator ({holder})", hint="stop that one, or give another catalog"
         ) from None
-
-
-def _own(storage: Storage) -> HeldFile:
-    """Keep other clusters from a storage, where it can be locked."""
-    disk = storage.machine.disk
-    disk.make_directory(storage.root)
-    try:
-        return disk.hold(storage.root / f"{STORED}.lock")
-    except BlockingIOError:
-        hint = "stop that one's coordinator, or give another storage"
-        raise ClusterError(f"storage {storage} is in use by another cluster", hint=hint) from None
+    if held is None:
+        raise ClusterError(f"catalog {path} cannot be locked", hint="give a file of this machine")
+    return held
 
 
 @contextlib.contextmanager

@@ -62,7 +62,8 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        self._held.close()
+        if self._held is not None:
+            self._held.close()
 
     def _is_mine(self, belongs: Mapping[str, Any]) -> bool:
         """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's."""
