@@ -26,6 +26,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {archive_fl
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("glance", max_examples=3, derandomize=True, **CALM)  # `make check`
 settings.register_profile("quick", max_examples=5, derandomize=True, **CALM)  # the same every time, as CI wants it
 settings.register_profile("deep", max_examples=500, **CALM)
 settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phase.generate], **CALM)  # no shrinking
