@@ -271,10 +271,11 @@ def test_a_gap_is_told_by_the_node_that_has_it(pair: Pair) -> None:
 
 def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     mirror = pair.backup.entries[STREAM]
-    waiting = threading.Event()
+    waiting, refused = threading.Event(), []
 
     def standby(stream: str) -> Counter:
         if not waiting.is_set():
+            refused.append(stream)
             raise StandbyError(f"entry point {stream} is on standby here")
         return mirror
 
@@ -287,7 +288,7 @@ def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     pair.primary.die()
     out.send([{"n": 1, "word": "b"}])
     eventually(lambda: not out.connected)
-    time.sleep(0.3)
+    eventually(lambda: len(refused) > 2)
     waiting.set()
     out.close(WAIT_S)
     assert (pair.mirror.next_id, mirror.last, out.forgotten) == (2, {"me": 1}, 0)
