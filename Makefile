@@ -22,6 +22,8 @@ setup: $(READY)
 LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention revisions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch tail_to)
 SOME := -m 'not long'  # of the quick tests
+# of a law: a profile of Hypothesis
+EXAMPLES := glance
 # several nodes keep two cores busy: one test at a time
 CLUSTERS := tests/cluster tests/chaos/test_failures.py
 
@@ -44,7 +46,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy & types=$$!; \
-	$(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) $(SOME) \
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-$(EXAMPLES)} $(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) $(SOME) \
 	  -n 3 --dist worksteal --spark-first --durations=15; tests=$$?; \
 	wait $$types && exit $$tests  # tests wait, too: a third lane, and types meanwhile, fill two cores
 
@@ -52,6 +54,7 @@ sim: setup
 	$(BIN)/borealis sim --seeds 500
 
 test: SOME :=
+test: EXAMPLES := quick
 test: check
 	nice $(BIN)/borealis sim --seeds 500 & seeds=$$!; \
 	$(PYTEST) $(CLUSTERS) --durations=10; tests=$$?; \

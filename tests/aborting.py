@@ -15,8 +15,8 @@ def abort(server: WireServer) -> None:
     assert running is not None
     port = running.port
     threading.Thread(target=running.shutdown, daemon=True).start()
-    while is_open(port):  # clients that hurry come back before the port is closed
-        cut_connections(port)
+    while is_open(port):  # a line that is cut before is followed by a ping that is answered
+        pass
     cut_connections(port)
 
 

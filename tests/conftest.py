@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {archive_fl
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("glance", max_examples=2, derandomize=True, **CALM)  # `make check`
 settings.register_profile("quick", max_examples=5, derandomize=True, **CALM)  # the same every time, as CI wants it
 settings.register_profile("deep", max_examples=500, **CALM)
 settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phase.generate], **CALM)  # no shrinking
@@ -41,6 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("spark_first"):
         items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests stay: to look through them again and again takes seconds
 
 
 @pytest.fixture(scope="session")

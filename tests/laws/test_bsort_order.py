@@ -26,6 +26,7 @@ def source(slack: str = "1 second") -> Stream:
     return Diagram("sorted").input("a", DDL, slack=slack)
 
 
+@pytest.mark.long
 def test_the_order_and_the_times_are_the_oracles(spark: SparkSession) -> None:
     @examples(2)
     @given(st.integers(0, 2**32 - 1), st.integers(0, 60))

@@ -253,6 +253,7 @@ LONG = [
     keyless,
     counted,
     timed,
+    chain,
     asked,
     written,
 ]  # they take longest to compile

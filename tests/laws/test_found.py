@@ -26,9 +26,8 @@ ROWS = pa.table({"ts": times([1, 2, 3]), "k": pa.array([1, 2, 3], pa.int32()), "
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "buckets", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("buckets", [1, 2, 3])
 def test_a_union_across_levels_has_each_row_once(spark: SparkSession, buckets: int) -> None:
     d = Diagram("levels")
     a = d.input("a", "ts TIMESTAMP, k INT, s STRING")

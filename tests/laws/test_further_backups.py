@@ -8,7 +8,7 @@ they arrive. All short stories are played, and many long ones by chance.
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from random import Random
 
 import pytest
@@ -18,6 +18,7 @@ from borealis.ha.backup import Backup
 from borealis.ha.copies import FurtherCopies
 from borealis.ha.primary import FEW_TRAINS, OPEN_ROUNDS_MOST, Effects, Passive, Primary, Want
 from borealis.trains.commit_point import CommitPoint
+from shares import shares
 
 Made = tuple[tuple[int, int], ...]  # which incarnation ran each train, and the how manieth that was
 Sent = tuple[int, Want, Made]  # by which incarnation
@@ -228,19 +229,20 @@ def begun(holds: bool) -> Unit:
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_whoever_goes_on_has_all_that_readers_have(holds: bool) -> None:
-    for story in product(events("ab"), repeat=3):
+@pytest.mark.parametrize("share", shares(5))
+def test_whoever_goes_on_has_all_that_readers_have(holds: bool, share: int) -> None:
+    for story in islice(product(events("ab"), repeat=3), share, None, 5):  # 21 events: each comes in each share
         unit = begun(holds)
         for event in story:
             play(unit, event)
 
 
 @pytest.mark.parametrize("holds", [True, False])
-@pytest.mark.parametrize("part", range(4))
-def test_so_it_is_in_long_stories(holds: bool, part: int) -> None:
+@pytest.mark.parametrize("share", shares(4))
+def test_so_it_is_in_long_stories(holds: bool, share: int) -> None:
     known = events("abc") + [("commit", ""), ("talk", "a"), ("talk", "b"), ("talk", "c")] * 5
     for seed in range(400):
-        rng, unit = Random(f"{part} {seed}"), Unit(holds)
+        rng, unit = Random(f"{share} {seed}"), Unit(holds)
         for event in rng.choices(known, k=60):
             play(unit, event)
 

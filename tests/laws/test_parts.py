@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import pickle
 import subprocess
 import sys
 from decimal import Decimal
@@ -136,29 +137,20 @@ def test_groups_are_a_dict_of_keys_and_a_copy_follows(seed: int) -> None:
 # -- buckets
 
 BUCKETS = """
-import sys, json
-sys.path[:0] = json.loads(sys.argv[1])
-from test_parts import buckets_of_values
-print(json.dumps(buckets_of_values()))
+import json, pickle, sys
+from borealis.kernels.program import bucket_of
+print(json.dumps([bucket_of(flow, ["x"], 7).tolist() for flow in pickle.load(sys.stdin.buffer)]))
 """
 
 
-def buckets_of_values() -> list[list[int]]:
-    """The bucket of every sample value of every type."""
-    out = []
-    for kind, values in KEYS.items():
-        n = len(values)
-        nothing = np.zeros(n, np.int64)
-        flow = Flow(pa.table({"x": pa.array(values, kind)}), nothing, nothing, nothing, Bounds())
-        out.append(bucket_of(flow, ["x"], 7).tolist())
-    return out
-
-
 def test_a_bucket_is_the_same_in_another_process() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", BUCKETS, json.dumps(sys.path)], capture_output=True, text=True, check=True
-    )
-    assert json.loads(said.stdout) == buckets_of_values()
+    """Every sample value of every type."""
+    flows = []
+    for kind, values in KEYS.items():
+        nothing = np.zeros(len(values), np.int64)
+        flows.append(Flow(pa.table({"x": pa.array(values, kind)}), nothing, nothing, nothing, Bounds()))
+    said = subprocess.run([sys.executable, "-c", BUCKETS], input=pickle.dumps(flows), capture_output=True, check=True)
+    assert json.loads(said.stdout) == [bucket_of(flow, ["x"], 7).tolist() for flow in flows]
 
 
 @MANY

@@ -136,7 +136,7 @@ class Story:
 
 
 @given(st.lists(st.sampled_from(ACTIONS), max_size=25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8 * settings.default.max_examples)
 def test_the_next_primary_finds_all_that_was_answered_for(actions: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
         story = Story(Path(root))

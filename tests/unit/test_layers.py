@@ -6,6 +6,7 @@ And who may know the time, threads and chance: what a simulation runs is given t
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from functools import cache
 from pathlib import Path
@@ -36,19 +37,27 @@ def layers() -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 
 
-Telling = list[ast.Import | ast.ImportFrom | ast.Attribute]
+class Code:
+    """A file's tree, and what it imports."""
 
-
-def telling(code: str) -> Telling:
-    """What of a file says whom it knows; its tree is walked once."""
-    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Attribute)]
+    def __init__(self, text: str) -> None:
+        self.tree = ast.parse(text)
+        statements: list[ast.AST] = [self.tree]  # they alone hold imports, and are few
+        for one in statements:
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                statements += getattr(one, block, [])
+        self.imports = [one for one in statements if isinstance(one, ast.Import | ast.ImportFrom)]
 
 
 @cache
-def files() -> dict[str, Telling]:
+def files() -> dict[str, Code]:
     """Each file, by its path below the package."""
     paths = sorted(ROOT.rglob("*.py"))
-    return {path.relative_to(ROOT).as_posix(): telling(path.read_text(encoding="utf-8")) for path in paths}
+    gc.disable()  # it looks through ever more trees in vain
+    try:
+        return {path.relative_to(ROOT).as_posix(): Code(path.read_text(encoding="utf-8")) for path in paths}
+    finally:
+        gc.enable()
 
 
 def package(file: str) -> str:
@@ -59,8 +68,8 @@ def package(file: str) -> str:
 def imports() -> list[tuple[str, str, str]]:
     """File, its package, and what it imports; names of packages and modules of ours without `borealis`."""
     all_found = []
-    for file, nodes in files().items():
-        for node in nodes:
+    for file, code in files().items():
+        for node in code.imports:
             found = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{file}: relative imports hide where things are"
@@ -70,17 +79,18 @@ def imports() -> list[tuple[str, str, str]]:
     return all_found
 
 
-def uses(nodes: Telling, module: str, names: set[str]) -> bool:
+def uses(code: Code, module: str, names: set[str]) -> bool:
     """Whether code takes one of these names from a module, or from something in it, under whatever name it has it."""
     ours = set()
-    for node in nodes:
+    for node in code.imports:
         if isinstance(node, ast.Import):
             ours |= {a.asname or a.name for a in node.names if a.name == module}
         elif isinstance(node, ast.ImportFrom) and node.module == module:
             if names & {a.name for a in node.names}:
                 return True
             ours |= {a.asname or a.name for a in node.names}
-    taken = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr in names)
+    tree = ast.walk(code.tree) if ours else ()
+    taken = (node for node in tree if isinstance(node, ast.Attribute) and node.attr in names)
     return any(ast.unparse(node.value).split(".")[0] in ours for node in taken)
 
 
@@ -114,17 +124,17 @@ def test_a_library_is_known_where_it_belongs(library: str) -> None:
     ],
 )
 def test_what_counts_as_asking_for_the_time(code: str, is_used: bool) -> None:
-    assert uses(telling(code), "datetime", NOW) == is_used
+    assert uses(Code(code), "datetime", NOW) == is_used
 
 
 def test_only_the_clock_knows_the_time() -> None:
     wrong = {file for file, _, name in imports() if name == "time"}
-    wrong |= {file for file, nodes in files().items() if uses(nodes, "datetime", NOW)}
+    wrong |= {file for file, code in files().items() if uses(code, "datetime", NOW)}
     assert wrong == {"clock.py"}
 
 
 def test_what_is_simulated_is_given_its_threads_and_its_chance() -> None:
     wrong = {file for file, _, name in imports() if name.split(".")[0] in GIVEN}
-    wrong |= {file for file, nodes in files().items() if uses(nodes, "queue", QUEUES)}
+    wrong |= {file for file, code in files().items() if uses(code, "queue", QUEUES)}
     own = {file for file in wrong if package(file) in SIMULATED}
     assert own == set(SYSTEMS_OWN)

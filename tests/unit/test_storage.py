@@ -43,7 +43,7 @@ def s3() -> Iterator[str]:
         server.stop()
 
 
-@pytest.fixture(params=["directory", "arrow", "s3"])
+@pytest.fixture(params=["directory", "arrow", pytest.param("s3", marks=pytest.mark.long)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     if request.param == "directory":
         return storage_at(str(tmp_path / "kept"))

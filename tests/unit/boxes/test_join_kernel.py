@@ -229,7 +229,7 @@ def test_a_large_join_agrees_with_a_dense_one() -> None:
 
 def test_the_state_stays_bounded_and_in_few_chunks() -> None:
     k, copy = kernel(within=1_000), kernel(within=1_000)
-    for train in range(400):
+    for train in range(200):
         rows = [(10 * train + i, 10 * train + i, f"h{i}", i) for i in range(10)]
         bound = 10 * train
         _, delta = k.step(packets(*rows, bound=bound), alarms(*rows, bound=bound))

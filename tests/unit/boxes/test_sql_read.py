@@ -254,7 +254,7 @@ def test_a_bad_answer_is_remembered_with_its_reason(postgres: Server) -> None:
     assert changes(out) == [(1, "-U", 6, 5, None, "division by zero"), (1, "+U", 6, 7, "3", None)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(seed=st.integers(0, 2**32))
 def test_changes_of_answers_hang_on_no_cut_and_state_on_the_history_alone(
     seed: int, tmp_path_factory: pytest.TempPathFactory

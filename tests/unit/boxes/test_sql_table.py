@@ -122,7 +122,7 @@ def story(rng: Random) -> list[Signed]:
     return changes
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(seed=st.integers(0, 2**32))
 def test_what_stands_is_in_the_table_whatever_the_cut_and_however_often_trains_run(
     seed: int, tmp_path_factory: pytest.TempPathFactory

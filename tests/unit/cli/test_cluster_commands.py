@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -170,6 +171,7 @@ def test_a_home_that_cannot_be_is_told(capfd: pytest.CaptureFixture[str], monkey
 def test_the_commands_start_without_spark() -> None:
     code = (
         "import sys; from borealis.cli.ending import run_app\n"
+        "assert run_app(['--version']) == run_app(['--help']) == run_app(['run', '--help']) == 0\n"
         "for command in ('up', 'down', 'deploy', 'send', 'tail', 'status', 'move', 'kill', 'restart', 'logs',\n"
         "                'node', 'coordinator'):\n"
         "    assert run_app([command, '--help']) == 0\n"
@@ -179,6 +181,8 @@ def test_the_commands_start_without_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("borealis 0.")
+    assert "--rows-per-train" in done.stdout
 
 
 # -- up and down
@@ -520,7 +524,7 @@ def a_large_status(nodes: int) -> ClusterStatus:
     return read(STATUS | more)
 
 
-@pytest.mark.parametrize(("nodes", "height"), [(1, 60), (3, 24), (60, 24), (3, 6), (3, 4)])
+@pytest.mark.parametrize(("nodes", "height"), [(1, 60), (3, 24), (25, 24), (3, 6), (3, 4)])
 def test_what_is_watched_fits_its_window(nodes: int, height: int) -> None:
     out = window(80, height)
     out.print(status.fitting(a_large_status(nodes), out))
@@ -651,13 +655,26 @@ def test_after_a_deployment_the_commands_are_those_that_work(capfd: pytest.Captu
     assert "borealis send packets FILE\n" in told
 
 
-def test_watching_shows_the_status_again_and_again(coordinator: list[tuple[str, str, bytes]]) -> None:
-    command = [sys.executable, "-m", "borealis.cli", "status", "--watch", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout is not None
-        assert [json.loads(watching.stdout.readline()) for _ in range(2)] == [STATUS, STATUS]
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 130
+def test_watching_shows_the_status_again_and_again(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "EVERY_S", 0.02)
+    monkeypatch.setattr(status.STOP, "_wished", None)
+    user = threading.Thread(target=interrupt_behind, args=(coordinator, 3), daemon=True)
+    user.start()
+    assert run_app(["status", "--watch", "--json"]) == 130
+    user.join(60)
+    first, second, *_ = capfd.readouterr().out.splitlines()
+    assert json.loads(first) == json.loads(second) == STATUS
+
+
+def interrupt_behind(asked: list[tuple[str, str, bytes]], count: int) -> None:
+    """As a user does with Ctrl-C, when so much was asked for."""
+    deadline = time.monotonic() + 60
+    while len(asked) < count and time.monotonic() < deadline:
+        time.sleep(0.005)
+    if len(asked) >= count:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def test_a_broken_diagram_never_reaches_the_coordinator(

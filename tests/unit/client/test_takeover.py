@@ -164,10 +164,11 @@ def test_a_copy_that_does_not_hold_what_comes_next_is_no_choice(pair: Pair) -> N
 def test_nobody_watches_copies_for_a_reader_that_is_gone(pair: Pair) -> None:
     pair.found = Location(STREAM, pair.primary.address, True, pair.backup.address, incarnation=1, replicated=True)
     pair.mirror.release()
+    before = set(threading.enumerate())  # those of other tests take their time
 
     def watching() -> list[str]:
         names = {f"replicas {STREAM}", f"silence {STREAM}"}
-        return [thread.name for thread in threading.enumerate() if thread.name in names]
+        return [thread.name for thread in threading.enumerate() if thread.name in names and thread not in before]
 
     pair.queue.incarnation = 0
     with pytest.raises(GoneError):
@@ -271,10 +272,11 @@ def test_a_gap_is_told_by_the_node_that_has_it(pair: Pair) -> None:
 
 def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     mirror = pair.backup.entries[STREAM]
-    waiting = threading.Event()
+    waiting, refused = threading.Event(), []
 
     def standby(stream: str) -> Counter:
         if not waiting.is_set():
+            refused.append(stream)
             raise StandbyError(f"entry point {stream} is on standby here")
         return mirror
 
@@ -287,7 +289,7 @@ def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     pair.primary.die()
     out.send([{"n": 1, "word": "b"}])
     eventually(lambda: not out.connected)
-    time.sleep(0.3)
+    eventually(lambda: len(refused) > 2)
     waiting.set()
     out.close(WAIT_S)
     assert (pair.mirror.next_id, mirror.last, out.forgotten) == (2, {"me": 1}, 0)

@@ -23,6 +23,7 @@ from borealis.connectors.sinks import as_sink
 from borealis.connectors.sources import replay
 from borealis.errors import OutputError
 from borealis.tuples import TIMESTAMP
+from shares import shares
 
 PLAIN = pa.schema(
     [
@@ -164,10 +165,10 @@ def test_round_trip_of_one_column(tmp_path: Path, name: str, column: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow", "a.arrows"])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_crash_leaves_no_mark(tmp_path: Path, name: str, seed: int) -> None:
+@pytest.mark.parametrize("share", shares(3))
+def test_a_crash_leaves_no_mark(tmp_path: Path, name: str, share: int) -> None:
     """Uncommitted writes and torn bytes after a commit vanish; what follows is as if nothing had happened."""
-    random_ = random.Random(seed)
+    random_ = random.Random(share)
     schema = PLAIN if "csv" in name else NESTED
     rows = table(300, schema)
     trains = [rows.slice(start, 20) for start in range(0, 300, 20)]

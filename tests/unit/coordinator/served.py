@@ -35,7 +35,7 @@ class Served:
         self._coordinator.start()
         assert there.wait(30)
         token = {"authorization": f"Bearer {security.token}"} if security else {}
-        self.http = httpx.Client(base_url=self.address, headers=token, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=self.address, headers=token, timeout=30, verify=False, trust_env=False)
         self.servers: dict[str, WireServer] = {}
         self.nodes: dict[str, StandInNode] = {}
         for i in range(1, nodes + 1):

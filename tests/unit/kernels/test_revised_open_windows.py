@@ -101,7 +101,7 @@ both = pytest.mark.parametrize("counted", [True, False], ids=["counted", "timed"
 
 
 @both
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(**shapes)
 def test_what_all_changes_leave_is_what_the_rows_left_give(counted: bool, seed: int, causes: int, history: int) -> None:
     rng = Random(seed)
@@ -112,7 +112,7 @@ def test_what_all_changes_leave_is_what_the_rows_left_give(counted: bool, seed: 
 
 
 @both
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(**shapes)
 def test_cuts_change_nothing_and_deltas_say_all(counted: bool, seed: int, causes: int, history: int) -> None:
     rng = Random(seed)
@@ -121,7 +121,7 @@ def test_cuts_change_nothing_and_deltas_say_all(counted: bool, seed: int, causes
 
 
 @both
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(**shapes)
 def test_state_is_bounded_by_the_history(counted: bool, seed: int, causes: int, history: int) -> None:
     rng = Random(seed)

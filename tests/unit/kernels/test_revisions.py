@@ -133,7 +133,7 @@ def random_events(rng: Random, count: int) -> list[Event]:
 MODELS = {"final": finals, "all": importants}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(st.sampled_from(sorted(MODELS)), st.integers(0, 10**9), st.booleans())
 def test_it_does_as_the_model_however_trains_are_cut(revisions: str, seed: int, ends: bool) -> None:
     rng = Random(seed)

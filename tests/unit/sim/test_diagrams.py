@@ -57,7 +57,7 @@ def test_what_cannot_be_promised_is_not_drawn() -> None:
 
 
 def test_seeds_draw_all_diagrams_and_only_ways_that_are_allowed() -> None:
-    plans = [drawn_plan(seed, Options()) for seed in range(200)]
+    plans = [drawn_plan(seed, Options()) for seed in range(100)]
     assert {plan.name for plan in plans} == DIAGRAMS.keys()
     for plan in plans[:20]:
         assert (plan.approach, plan.guarantee) in allowed(spec_of(plan.name), plan.cuts)

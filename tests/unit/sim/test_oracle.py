@@ -23,6 +23,7 @@ from borealis.sim.shapes import GROUPS, SHAPES, rows
 pytestmark = pytest.mark.spark
 COUNTS = {"left": 500, "right": 470, "other": 440, "fixed": 300, "tardy": 300}
 INPUT = "borealis: 1\nname: d\ninputs:\n  a: {{columns: 'ts TIMESTAMP, k INT, s STRING', time: ts{}}}\n"
+SLOW = ("corrected", "replayed", "rematched", "tardy")  # to compile, or to judge
 SORT = "y: {bsort: {from: x, value: k, buffer: 3}}\n"
 
 
@@ -80,7 +81,9 @@ def test_drawn_rows_out_of_order_give_what_the_batch_form_gives(spark: SparkSess
     assert truth["a.late"] == []
 
 
-@pytest.mark.parametrize("name", DIAGRAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) for name in DIAGRAMS]
+)
 def test_a_run_without_a_fault_is_right_under_every_cut(spark: SparkSession, name: str) -> None:
     for cuts in cuts_of(name):
         for output, shape in shapes(name, spark, cuts).items():

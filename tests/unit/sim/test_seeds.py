@@ -172,6 +172,7 @@ def test_the_first_sign_is_the_first_tuple_that_is_wrong_or_comes_behind_one_tha
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_diagram_of_a_user_runs_with_drawn_rows(stage: Stage) -> None:
     drawn = [drawn_plan(seed, Options(diagram=FILE, seconds=6.0)) for seed in range(10)]
     plans = list({plan.cuts: plan for plan in drawn}.values())[:2]

@@ -69,14 +69,14 @@ def test_a_log_that_nothing_needs_has_no_directory_and_no_thread(log: StateLog) 
 
 def test_stretches_files_and_bytes_stay_bounded(log: StateLog) -> None:
     most_files = most_bytes = 0
-    for train in range(1, 3001):
+    for train in range(1, 1001):
         log.commit(train, {KEY: delta(train)})
         assert len(log.manifest()["box.0"]) <= CROWD_MOST + 1
-        if train % 50 == 0:
+        if train % 25 == 0:
             most_files = max(most_files, len(list((log.root / "box.0").iterdir())))
             most_bytes = max(most_bytes, log.size())
     log.merge()
-    assert read(log, log.manifest()) == state(3000)
+    assert read(log, log.manifest()) == state(1000)
     assert most_files <= 3 * CROWD_MOST
     assert most_bytes <= (CROWD_MOST + KEYS) * len(delta(1))
     assert len(log.manifest()["box.0"]) <= STRETCHES_MOST + 1
@@ -135,7 +135,7 @@ def test_a_manifest_is_readable_until_the_train_after_it_is_committed(log: State
 
     thread = threading.Thread(target=reader, daemon=True)
     thread.start()
-    for train in range(1, 301):
+    for train in range(1, 151):
         given.append((log.train, log.manifest()))
         turn.release()
         log.merge()

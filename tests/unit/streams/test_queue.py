@@ -391,7 +391,7 @@ def test_an_idle_stream_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_streams_leave_nothing_behind() -> None:
     queue = new(keep=20_000)
-    for i in range(10_000):
+    for i in range(6_000):
         put(queue, 1)
         queue.ack("r", 1, i)
     assert queue.status().held_bytes <= 22_000
