@@ -154,6 +154,7 @@ def uri(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://bucket/{tmp_path.name}?scheme=http&region=us-east-1&endpoint_override={s3}"
 
 
+@pytest.mark.long
 def test_a_coordinator_that_answers_keeps_others_out(uri: str, tmp_path: Path) -> None:
     there, address = threading.Event(), list[str]()
 
@@ -173,6 +174,7 @@ def test_a_coordinator_that_answers_keeps_others_out(uri: str, tmp_path: Path) -
     Catalog(tmp_path / "other.sqlite", storage=storage_at(uri)).close()
 
 
+@pytest.mark.long
 def test_who_has_lost_it_changes_nothing_any_more(uri: str, tmp_path: Path) -> None:
     killed = Catalog(tmp_path / "killed.sqlite", storage=storage_at(uri))
     killed.held_by("http://127.0.0.1:1")

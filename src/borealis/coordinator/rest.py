@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -32,6 +32,7 @@ class MoveRequest(BaseModel):
     diagram: str | None = Field(default=None, description="needed where several diagrams have a unit of that name")
 
 
+@cache
 def takes(model: type[BaseModel], *others: str) -> dict[str, Any]:
     """For the OpenAPI page: what the body is."""
     content: dict[str, Any] = {"application/json": {"schema": model.model_json_schema()}}
