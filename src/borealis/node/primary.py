@@ -393,7 +393,7 @@ class PrimaryGuard:
             return
         self._end_turn(captured, arrived=answer.verdict in ("take", "known"))
         self._failures = 0
-        self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
+        self._messages, self._bytes = self._messages + 1, self._bytes + parcel.nbytes
         self._answered(want, answer, now, parcel.acks)
 
     def _flush(self) -> None:
