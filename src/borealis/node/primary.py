@@ -318,10 +318,6 @@ class PrimaryGuard:
         self._has_trimmed = True
         self._wake.set()
 
-    def restored_in(self, ms: float) -> None:
-        """So long it took from the order until the streams were open; the log was read meanwhile."""
-        self.takeovers[-1] = self.takeovers[-1].model_copy(update={"takeover_ms": ms})
-
     def _note_new_output(self) -> None:
         """After a takeover: when readers first get what they had not had."""
         if not self.takeovers or self.takeovers[-1].reprocess_ms:
