@@ -162,6 +162,8 @@ def _warm(node: Node, spark: Any, beats: Heartbeats) -> None:
 
     warm_up(spark, node.stop_asked.is_set)
     node.warm = True
+    if node.storage is not None:
+        node.pool.keep_spare()
     beats.wake()
 
 
