@@ -26,7 +26,7 @@ from borealis.errors import BorealisError, GoneError, InputError, StreamError, W
 from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
-from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.queue import AwayError, MovedError, StandbyError
 from borealis.streams.section import Section
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Locator, located
@@ -396,7 +396,8 @@ class Subscription:
     def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
         seen = self._follower.epoch is not None
-        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or is_elsewhere(error)
+        away = isinstance(error, AwayError | MovedError | StandbyError) or (seen and is_elsewhere(error))
+        again = is_temporary(error) or away
         if isinstance(error, GoneError) and self.options.on_gap == "continue" and seen:
             self.gaps += 1
             self._follower.begin("oldest")
