@@ -57,7 +57,7 @@ class Publishing:
     unacked_bytes: int = 32 << 20
     unacked_batches: int = 1024
     close_s: float = 2.0  # for hanging up politely
-    first_s: float = 10.0  # for the first connection: a stream that is known may be on its way to its node
+    first_s: float = 30.0  # for the first connection: a known stream may be on its way to its node, with its state
 
     def __post_init__(self) -> None:
         if self.name is not None:

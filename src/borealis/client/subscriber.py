@@ -62,7 +62,7 @@ class ReadOptions:
     retries: Retries = RETRIES
     buffer_bytes: int = 16 << 20  # read ahead of the program
     ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
-    first_s: float = 10.0  # for the first connection: a stream that is known may be on its way to its node
+    first_s: float = 30.0  # for the first connection: a known stream may be on its way to its node, with its state
 
     def __post_init__(self) -> None:
         is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0

@@ -265,7 +265,7 @@ class Stored:
 
 
 def _history(found: Found) -> UnitHistory:
-    base = b"".join(piece.to_pybytes() for one in found.base for piece in one.blobs)
+    base = b"".join(memoryview(piece) for one in found.base for piece in one.blobs)
     return UnitHistory(base, found.records, found.train)
 
 
