@@ -133,15 +133,19 @@ def _exposed(status: ClusterStatus, diagram: str | None) -> list[str]:
     return found
 
 
-def down_and_up(running: Cluster, nodes: int, storage: str) -> float:
-    """Stop all, and start it again with the same storage; when the last node was ready, by the monotonic clock."""
+def down_and_up(running: Cluster, nodes: int, storage: str) -> tuple[float, float, float]:
+    """Stop all, and start it again with the same storage: how long each took, and when the last node was ready, by the
+    monotonic clock."""
     record = read_record()
     assert record is not None
+    began = time.monotonic()
     subprocess.run([*COMMAND, "down"], capture_output=True, check=True)
+    down = time.monotonic()
     port = record.coordinator.rpartition(":")[2]
     up = [*COMMAND, "up", "--nodes", str(nodes), "--port", port, "--storage", storage, "--json"]
     subprocess.run(up, capture_output=True, check=True)
-    return time.monotonic()
+    ready = time.monotonic()
+    return down - began, ready - down, ready
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from borealis.errors import ClusterError, InputError, StreamError
 from borealis.retrying import Retries
-from borealis.streams.queue import OutputQueue
+from borealis.streams.queue import AwayError, OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
@@ -109,7 +109,7 @@ class Place:
 
     def queue(self, stream: str) -> OutputQueue:
         if stream not in self.queues:
-            raise StreamError(f"no stream {stream} here")
+            raise AwayError(f"no stream {stream} here")
         return self.queues[stream]
 
     def entry(self, stream: str) -> EntryHost:

@@ -20,7 +20,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -57,6 +57,7 @@ class Publishing:
     unacked_bytes: int = 32 << 20
     unacked_batches: int = 1024
     close_s: float = 2.0  # for hanging up politely
+    first_s: float = 30.0  # for the first connection: a known stream may be on its way to its node, with its state
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -95,8 +96,9 @@ class Publisher:
         self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found, clock=clock)
         self._peer: Peer
         self._publication: Publication | None = None
-        at_once = Backoff(Retries(give_up_s=0.0), clock)  # or at its backup, if that has taken over just now
-        known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
+        retries = self.publishing.retries
+        first = Backoff(replace(retries, give_up_s=min(self.publishing.first_s, retries.give_up_s)), clock)
+        known = self._endpoints.call(self._connect_first, _may_be_soon, first)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
         self.next_number = self._to_send = self.receipt.number + 1  # not 0 under a name that was used before
@@ -442,6 +444,11 @@ def schema_of(peer: Peer, stream: str) -> pa.Schema:
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that are not too large for the wire."""
     return (part for part in halves(batch, BATCH_BYTES) if part.num_rows)
+
+
+def _may_be_soon(error: BorealisError) -> bool:
+    """Whether a stream that the coordinator knows may be where it says in a moment, or elsewhere."""
+    return is_temporary(error) or is_elsewhere(error)
 
 
 def _entry(found: Location) -> Location:

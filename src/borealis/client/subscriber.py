@@ -26,7 +26,7 @@ from borealis.errors import BorealisError, GoneError, InputError, StreamError, W
 from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
-from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.queue import AwayError, MovedError, StandbyError
 from borealis.streams.section import Section
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Locator, located
@@ -62,7 +62,7 @@ class ReadOptions:
     retries: Retries = RETRIES
     buffer_bytes: int = 16 << 20  # read ahead of the program
     ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
-    first_s: float = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
+    first_s: float = 30.0  # for the first connection: a known stream may be on its way to its node, with its state
 
     def __post_init__(self) -> None:
         is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0
@@ -396,7 +396,8 @@ class Subscription:
     def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
         seen = self._follower.epoch is not None
-        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or (seen and is_elsewhere(error))
+        away = isinstance(error, AwayError | MovedError | StandbyError) or (seen and is_elsewhere(error))
+        again = is_temporary(error) or away
         if isinstance(error, GoneError) and self.options.on_gap == "continue" and seen:
             self.gaps += 1
             self._follower.begin("oldest")

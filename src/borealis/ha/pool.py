@@ -9,7 +9,8 @@ Laws, for every order of events:
    meanwhile: two would run its trains.
 2. Who waits for a query is served before the pool is filled, in the order of ranks.
 3. No query is started that nobody waits for and no image wants: a pool has at most `size` queries, and no more than
-   there are images. One that is wanted no more is ended after a while.
+   there are images; without any it has one, if it is to have a `spare` one: what is restored from storage has had no
+   image. One that is wanted no more is ended after a while.
 4. What cannot be started is tried again later and later; who waits for it hears of it at once.
 """
 
@@ -36,6 +37,7 @@ class PoolTimings:
 
 
 SOON = 4  # the first fittings
+SPARE_LANES = 1  # as units have it if nobody says otherwise
 AT_ONCE = 2
 
 
@@ -97,6 +99,7 @@ class Pool:
     timings: PoolTimings = field(default_factory=PoolTimings)
     given: int = 0  # queries so far
     missed: int = 0  # units whose image was here and that found none
+    spare: bool = False  # whether it has a query without any image, too
     _images: dict[UnitKey, _Image] = field(default_factory=dict)
     _queries: dict[int, _Pooled] = field(default_factory=dict)
     _waiting: dict[UnitKey, _Asked] = field(default_factory=dict)
@@ -212,6 +215,8 @@ class Pool:
         for _ in range(min(self.size, len(self._images))):
             open_ = [lanes for lanes in images if found[lanes] < images[lanes]]
             found[min(open_, key=lambda lanes: (found[lanes] / images[lanes], -images[lanes], lanes))] += 1
+        if self.spare and self.size and not found:
+            found[SPARE_LANES] = 1
         return dict(found)
 
     def wait_s(self, now: float) -> float | None:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from borealis.kernels.columns import decimal_words, to_numpy
 from borealis.kernels.flow import NOTHING
-from borealis.kernels.sorting import WORD_BITS, sorted_with_places
 from borealis.kernels.xxhash import bytes_of
+from borealis.state.keys import WORD_BITS, sorted_with_places
 from borealis.tuples import Int64s
 
 SORT_PROBES_ABOVE = 1 << 12  # a larger index leaves the nearest cache, and is then walked in order

@@ -29,8 +29,9 @@ from borealis.kernels.groups import END, GROUP, inside_windows
 from borealis.kernels.join_changes import perhaps_among
 from borealis.kernels.kinds import signs
 from borealis.kernels.signed_rows import ADDS, AT, SignedRows
-from borealis.kernels.sorting import sorted_with_places, stable_order
+from borealis.kernels.sorting import stable_order
 from borealis.state.delta import Delta
+from borealis.state.keys import sorted_with_places
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, LAST_TIME, SUB, TIME, Int64s
 
 ROWS = "rows"  # of a pane or a window: how many there are

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.kernels.columns import column_numbers, to_numpy, whole
+from borealis.state.keys import WORD_BITS, sorted_with_places
 from borealis.tuples import Int64s
-
-WORD_BITS = 63  # of an int64 that is not negative
 
 
 def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
@@ -55,18 +54,6 @@ def stable_order(key: Int64s) -> Int64s:
     if (most - least).bit_length() + len(key).bit_length() > WORD_BITS:
         return np.argsort(key, kind="stable")
     return sorted_with_places(key - least, (most - least).bit_length())[1]
-
-
-def sorted_with_places(key: Int64s, key_bits: int) -> tuple[Int64s, Int64s]:
-    """The sorted keys (none negative) and where each stood; packed into one word where they fit, as sorting values is
-    several times faster than sorting places."""
-    place_bits = len(key).bit_length()
-    if key_bits + place_bits > WORD_BITS:
-        places = np.argsort(key, kind="stable")
-        return key[places], places
-    packed = (key.astype(np.int64, copy=False) << place_bits) | np.arange(len(key))
-    packed.sort()
-    return packed >> place_bits, packed & ((1 << place_bits) - 1)
 
 
 def newest(*key: Int64s) -> Int64s:

@@ -71,11 +71,9 @@ class Guards:
         self._stored[unit.key] = stored
         with self._lock:
             self._taking.add(standby)
-        self._take_over(standby, None)
+        self._take_over(standby, None, begun)
         if self.primaries.get(unit.key) is None:
             raise StateError(f"{unit.title} cannot be restored on {self.name}", hint="the node's log says why")
-        ms = round((self.machine.clock.time() - begun) * 1000, 3)
-        self.primaries[unit.key].restored_in(ms)
 
     def start_standby(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         standby = self.standbys[unit.key] = Standby(unit, guard, self)
@@ -216,11 +214,12 @@ class Guards:
                 log.warning("the log of %s would not survive: %s", unit.title, error)
                 self.machine.clock.sleep(TIMINGS.claim_s)
 
-    def _take_over(self, standby: Standby, dead: Detector | None) -> None:
+    def _take_over(self, standby: Standby, dead: Detector | None, begun: float | None = None) -> None:
+        """What this took is told as of now, or as of when it was `begun`: to read what is in storage takes time."""
         unit = standby.unit
         image = unit if isinstance(unit, RunningUnit) and unit.image else None
         try:
-            takeover = standby.take_over(dead, partial(self._become, standby.unit))
+            takeover = standby.take_over(dead, partial(self._become, standby.unit), begun)
             if takeover is None:
                 if image is not None:
                     self._node.pool.unreserve(image)

@@ -117,6 +117,11 @@ class Node:
         self._timings = care or CareTimings()
         self._care = Care(self, self._builder, self._timings)
 
+    @property
+    def has_units(self) -> bool:
+        """Whether it runs any, or is about to."""
+        return bool(self.units) or any(not unit.startswith(ENTRY) for _, unit in self._starting)
+
     # -- what the Flight server asks
 
     def queue(self, stream: str) -> OutputQueue:

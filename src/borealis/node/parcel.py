@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from pydantic import TypeAdapter
 
 from borealis.errors import WireError
@@ -48,16 +49,25 @@ class Parcel:
 
     @cached_property
     def _data(self) -> bytes:
+        return frame.pack(MARK, *self.parts)
+
+    @property
+    def parts(self) -> tuple[dict[str, Any], list[bytes]]:
+        """The head and the blobs of its frame, for one who has a frame around them."""
         head = _HEAD.dump_python(self, mode="json", exclude=_NO_FACTS, exclude_defaults=True)
         head |= {"state": list(self.state), "queues": list(self.queues)}
-        return frame.pack(MARK, head, [*self.state.values(), *self.queues.values()])
+        return head, [*self.state.values(), *self.queues.values()]
+
+    @property
+    def nbytes(self) -> int:
+        """Of state and queues."""
+        return sum(map(len, self.state.values())) + sum(map(len, self.queues.values()))
 
     @classmethod
     def decode(cls, data: bytes) -> Parcel:
         """From the wire; a DamagedError if it is not what was sent, a WireError if it is none."""
         try:
-            head, blobs = frame.unpack(MARK, data)
-            return cls._of(head, [blob.to_pybytes() for blob in blobs])
+            return cls.of(*frame.unpack(MARK, data))
         except frame.DamagedFrameError as error:
             unit = None if error.head is None else (str(error.head["diagram"]), str(error.head["unit"]))
             whose = "a parcel" if unit is None else f"a parcel of unit {unit[1]}"
@@ -65,6 +75,12 @@ class Parcel:
         except frame.FrameError as error:
             hint = "use the same version on all nodes"
             raise WireError(f"this is no parcel of this version: {error}", hint=hint) from error
+
+    @classmethod
+    def of(cls, head: dict[str, Any], blobs: Sequence[pa.Buffer]) -> Parcel:
+        """From its parts; a WireError if they are none of a parcel."""
+        try:
+            return cls._of(head, [blob.to_pybytes() for blob in blobs])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise WireError(f"a bad parcel: {type(error).__name__}: {error}") from error
 

@@ -44,6 +44,12 @@ class QueryPool:
         self._looked = self._now()
         self._thread = machine.threads.start("pool", self._run)
 
+    def keep_spare(self) -> None:
+        """From now on have a query ready although there is no image: for what may be restored here from storage."""
+        with self._changed:
+            self._pool.spare = True
+            self._changed.notify_all()
+
     # -- images
 
     def add(self, unit: RunningUnit) -> None:

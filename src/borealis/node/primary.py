@@ -322,10 +322,6 @@ class PrimaryGuard:
         self._has_trimmed = True
         self._wake.set()
 
-    def restored_in(self, ms: float) -> None:
-        """So long it took from the order until the streams were open; the log was read meanwhile."""
-        self.takeovers[-1] = self.takeovers[-1].model_copy(update={"takeover_ms": ms})
-
     def _note_new_output(self) -> None:
         """After a takeover: when readers first get what they had not had."""
         if not self.takeovers or self.takeovers[-1].reprocess_ms:
@@ -397,7 +393,7 @@ class PrimaryGuard:
             return
         self._end_turn(captured, arrived=answer.verdict in ("take", "known"))
         self._failures = 0
-        self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
+        self._messages, self._bytes = self._messages + 1, self._bytes + parcel.nbytes
         self._answered(want, answer, now, parcel.acks)
 
     def _flush(self) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from borealis.wire.endpoints import Location
 
 JVM_DIED = 3  # exit code
+ORDERS_S = 3.0  # until a coordinator has ordered what goes on here from storage: it waits for two heartbeats
 JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
 
 log = logging.getLogger("borealis.node")
@@ -160,9 +161,19 @@ def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
 def _warm(node: Node, spark: Any, beats: Heartbeats) -> None:
     from borealis.local.warm import warm_up
 
-    warm_up(spark, node.stop_asked.is_set)
+    if not _restores(node):
+        warm_up(spark, node.stop_asked.is_set)
     node.warm = True
+    if node.storage is not None:
+        node.pool.keep_spare()
     beats.wake()
+
+
+def _restores(node: Node) -> bool:
+    """Whether it goes on with units from storage just now: these warm it up, and shall have the cores to themselves."""
+    if node.storage is not None:
+        node.stop_asked.wait(ORDERS_S)
+    return node.storage is not None and node.has_units
 
 
 def _end_with(spark: Any, node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from borealis.errors import StreamError, did_you_mean
 from borealis.ha.primary import number_of_reader
-from borealis.streams.queue import OutputQueue
+from borealis.streams.queue import AwayError, OutputQueue
 from borealis.wire.messages import Ack, Done, Forget, Reading
 
 
@@ -22,7 +22,7 @@ class Served:
         if queue is None:
             near = did_you_mean(stream, self.queues)
             hint = near or "it may be on its way here: see 'borealis status', and try again"
-            raise StreamError(f"node {self._node} serves no stream {stream}", hint=hint)
+            raise AwayError(f"node {self._node} serves no stream {stream}", hint=hint)
         return queue
 
     def put(self, queue: OutputQueue) -> None:

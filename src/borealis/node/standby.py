@@ -191,14 +191,18 @@ class Standby:
     # -- the primary is dead
 
     def take_over(
-        self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], Mapping[str, Place] | None]
+        self,
+        dead: Detector | None,
+        become: Callable[[Guard, Mapping[str, Place]], Mapping[str, Place] | None],
+        begun: float | None = None,
     ) -> Takeover | None:
         """Go on in its place; None if that is impossible.
 
         `become` is called before anything new is run or read; it says up to where readers may have output that is held
         from here on.
         """
-        begun, primary = self._clock.time(), self.guard.partner_node
+        primary = self.guard.partner_node
+        begun = self._clock.time() if begun is None else begun
         with self._lock:
             resume = self.backup.take_over()
             if resume is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from borealis.wire.messages import GuardAnswer, UnitOrder, called
 UNITS = "units"  # under the root of a storage
 VERSION = 1
 FOLLOWS = "follows.json"  # in a directory that goes on from another: which, and up to which train
+PARCEL = "parcel"  # its head, in that of a record
 RECORDS_MOST = 2_000  # before a base is due: each is read at a start
 
 log = logging.getLogger("borealis.node")
@@ -75,11 +76,12 @@ class UnitHistory:
     """What is known of a unit: all there was as of a train, and what came behind that."""
 
     base: bytes
-    parcels: list[bytes] = field(default_factory=list)
+    records: list[TrainRecord] = field(default_factory=list)
     train: int = 0
 
     def __iter__(self) -> Iterator[Parcel]:
-        return map(Parcel.decode, (self.base, *self.parcels))
+        yield Parcel.decode(self.base)
+        yield from map(_parcel, self.records)
 
 
 class Stored:
@@ -138,7 +140,7 @@ class Stored:
             earlier = self._history([tuple(before["turn"])], before["train"])
             if earlier is None:
                 raise StateError(f"{past.root} goes on from {before['turn']}, which is gone", hint=past.kind.start_over)
-            earlier[1].parcels += _bytes(found.records)
+            earlier[1].records += found.records
             earlier[1].train = found.train
             return turn, earlier[1]
         return None
@@ -190,10 +192,10 @@ class Stored:
         self._note(parcel)
 
     def _append(self, log: ParcelLog, parcel: Parcel) -> None:
-        data = parcel.encode()
-        log.append({"since": parcel.want.since, "train": parcel.want.step.train}, [data])
+        head, blobs = parcel.parts
+        log.append({"since": parcel.want.since, "train": parcel.want.step.train, PARCEL: head}, blobs)
         self._records += 1
-        self.bytes += len(data)
+        self.bytes += parcel.nbytes
         self._note(parcel)
 
     def _note(self, parcel: Parcel) -> None:
@@ -263,11 +265,15 @@ class Stored:
 
 
 def _history(found: Found) -> UnitHistory:
-    return UnitHistory(b"".join(_bytes(found.base)), list(_bytes(found.records)), found.train)
+    base = b"".join(memoryview(piece) for one in found.base for piece in one.blobs)
+    return UnitHistory(base, found.records, found.train)
 
 
-def _bytes(records: Iterable[TrainRecord]) -> Iterator[bytes]:
-    return (bytes(blob.to_pybytes()) for one in records for blob in one.blobs)
+def _parcel(record: TrainRecord) -> Parcel:
+    """Its head lies in the record's, and its blobs are the record's; before, it was the one blob, as for a node."""
+    if PARCEL in record.head:
+        return Parcel.of(record.head[PARCEL], record.blobs)
+    return Parcel.decode(record.blobs[0].to_pybytes())
 
 
 def _name(turn: Turn) -> str:

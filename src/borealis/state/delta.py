@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.errors import StateError
+from borealis.state.keys import by_key_and_age
 from borealis.tuples import FIRST_TIME, Int64s
 
 
@@ -85,11 +86,7 @@ def _last_put(
         order = np.concatenate([order, 2 * cut_age])
     if cut is None and np.all(columns[0][1:] > columns[0][:-1]):  # as of rows that only come
         return np.ones(n, np.bool_), np.empty(0, np.int64)
-    sorting = np.lexsort((order, *reversed(columns)))
-    same = np.ones(len(sorting) - 1, np.bool_)
-    for column in columns:
-        ranked = column[sorting]
-        same &= ranked[1:] == ranked[:-1]
+    sorting, same = by_key_and_age(columns, order)
     final = np.zeros(len(sorting), np.bool_)
     final[sorting[np.append(~same, True)]] = True
     if cut is None:
@@ -100,7 +97,7 @@ def _last_put(
         is_put = np.zeros(len(group), np.bool_)  # by group
         is_put[group[~cuts]] = True
         cuts &= ~is_put[group]
-    _, first = np.unique(group[cuts], return_index=True)
+    first = np.flatnonzero(np.diff(group[cuts], prepend=-1))
     return final[:n], np.sort(sorting[cuts][first] - n)
 
 

@@ -22,7 +22,7 @@ from borealis.errors import StateError
 from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 from borealis.threads import Event, Task
 
-BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
+BASE_BYTES_LEAST = 64 << 20  # log this much before a new base is worth writing
 MORE = "more"  # in the head of each piece of a base but the last
 Pieces = Iterable[tuple[Mapping[str, Any], Blobs]]
 

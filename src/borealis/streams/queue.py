@@ -47,6 +47,10 @@ class StandbyError(StreamError):
     """The stream is not served here unless its primary fails: go there, or come back."""
 
 
+class AwayError(StreamError):
+    """The stream is not at the node that was asked: it may be on its way there, or be elsewhere."""
+
+
 @dataclass(frozen=True)
 class QueueLimits:
     """How much a queue holds, and what happens when it is full."""

@@ -12,7 +12,7 @@ from pyarrow import flight
 
 from borealis import errors
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
-from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.queue import AwayError, MovedError, StandbyError
 from borealis.wire.messages import Problem
 
 MESSAGE_BYTES_MOST = 4000  # gRPC carries errors in trailers, and drops the call when these grow above 8 KB
@@ -45,7 +45,7 @@ class ReplacedError(StreamError):
 
 KINDS: dict[str, type[BorealisError]] = {
     name: kind for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, BorealisError)
-} | {kind.__name__: kind for kind in (MovedError, ReplacedError, StandbyError)}
+} | {kind.__name__: kind for kind in (AwayError, MovedError, ReplacedError, StandbyError)}
 
 
 def problem_of(error: BorealisError) -> Problem:

@@ -303,7 +303,7 @@ def test_a_publisher_begins_at_the_backup_where_that_has_taken_over(pair: Pair) 
     pair.backup.die()
     time.sleep(0.1)
     with pytest.raises(WireError):
-        Publisher(pair, STREAM, Publishing(retries=SOON))
+        Publisher(pair, STREAM, Publishing(retries=SOON, first_s=0.2))
 
 
 # -- without a coordinator

@@ -205,6 +205,19 @@ def test_the_one_that_knows_an_image_is_given_to_it() -> None:
     assert {who: n for image in (A, B) for who, n in again.ask(image, 1, 0, 10.0)} == found  # in any order
 
 
+def test_one_may_be_kept_for_what_had_no_image() -> None:
+    pool = Pool(1, spare=True)
+    start = pool.next(0.0)
+    assert isinstance(start, Start)
+    pool.started(start.number, 1.0)
+    assert pool.next(1.0) is None
+    pool.add(A, 1, 2.0)  # it is restored, and does not wait
+    assert pool.ask(A, 1, 0, 2.0) == [(A, start.number)]
+    assert pool.next(2.0 + T.refill_s - 0.1) is None
+    assert isinstance(pool.next(2.0 + T.refill_s), Start)
+    assert Pool(0, spare=True).next(0.0) is None
+
+
 def test_upstream_runs_first_and_then_the_busy_ones() -> None:
     chain = {("d", f"u{n}"): Taken([f"a{n}"], [f"a{n + 1}"], 10 * n) for n in range(4)}
     assert in_order(dict(reversed(chain.items()))) == list(chain)
@@ -219,7 +232,7 @@ def test_laws(seed: int) -> None:
     rng = random.Random(seed)
     units = [("d", f"u{n}") for n in range(rng.randint(1, 6))]
     lanes = {unit: rng.choice((1, 1, 1, 2)) for unit in units}
-    pool, now = Pool(rng.randint(0, 3)), 0.0
+    pool, now = Pool(rng.randint(0, 3), spare=seed % 2 == 1), 0.0
     alive: dict[int, int] = {}  # of the pool: its lanes
     owned: dict[int, UnitKey] = {}
     waiting: dict[UnitKey, int] = {}
@@ -260,9 +273,10 @@ def test_laws(seed: int) -> None:
             case _:
                 match work := pool.next(now):
                     case Start():
-                        assert any(w for w in waiting if lanes[w] == work.lanes) or Counter(alive.values())[
-                            work.lanes
-                        ] < sum(lanes[image] == work.lanes for image in images)
+                        wanted = sum(lanes[image] == work.lanes for image in images)
+                        wanted += pool.spare and not images and work.lanes == 1
+                        asked = any(w for w in waiting if lanes[w] == work.lanes)
+                        assert asked or Counter(alive.values())[work.lanes] < wanted
                         if rng.random() < 0.2:
                             who = pool.not_started(work.number, now)
                             assert (who in waiting) == (who is not None)
