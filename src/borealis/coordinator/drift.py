@@ -12,14 +12,15 @@ Of protected units and entry points:
 4. A primary without its backup gets one, as soon as there is a node for it. A backup that is only silent is left to
    its primary, which says when it goes on alone: until then it is the one that can take over.
 5. One that is kept in storage has no backup: any node goes on with it as soon as its own is silent.
-6. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost.
-   One that is lost is replaced as soon as there is a node for it, and after the pair is whole.
+6. Of more than two copies a further one becomes the backup where that is missing, and the primary where both are lost:
+   of checkpoints as soon as both are silent, since whoever of them lives can give readers nothing that it lacks. One
+   that is lost is replaced as soon as there is a node for it, and after the pair is whole.
 7. One that failed for good on a node that lives is handed to its backup, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -81,6 +82,10 @@ class Known:
     def gone(self, node: str) -> bool:
         """Whether it has been silent for so long that the coordinator does not wait for what it had."""
         return node not in self.alive and self.silent.get(node, 0.0) >= self.gone_s
+
+    def silenced(self, node: str) -> bool:
+        """Whether it was heard, and is not any more: what another node has as well may go on there."""
+        return node in self.fallen or self.gone(node)
 
     def believed(self, diagram: str) -> dict[str, Member]:
         """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
@@ -225,7 +230,7 @@ def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known
             yield from _of(DriftKind.NO_BACKUP, layout, place, place.node)
         elif (place.further or place.copies) and _lacks_copies(place, copies, known):
             yield from _of(DriftKind.INCOMPLETE, layout, place, place.node)
-    elif heirs and (place.node == heirs[0] or _is_headless(place, copies, known)):
+    elif heirs and (place.node == heirs[0] or _is_orphaned(place, copies, known)):
         yield from _of(DriftKind.ORPHANED, layout, place, heirs[0])
     elif _is_lost(place, copies, known) and all(node in known.alive or known.gone(node) for node in place.copies):
         yield from _of(DriftKind.LOST, layout, place, place.node if place.node in known.alive else "")
@@ -272,7 +277,7 @@ def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
 def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     """No node runs it, none will without an order, and it can begin again."""
     home = known.alive.get(place.node)
-    return (home is None or home.status.spark == "ready") and _is_headless(place, copies, known)
+    return (home is None or home.status.spark == "ready") and _is_headless(place, copies, known.alive, known.gone)
 
 
 def _is_nowhere(place: UnitAssignment, copies: Copies, known: Known) -> bool:
@@ -282,12 +287,17 @@ def _is_nowhere(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     home = known.alive.get(place.node)
     if home is not None:
         return home.status.spark == "ready"
-    return place.node in known.fallen or known.gone(place.node)
+    return known.silenced(place.node)
 
 
-def _is_headless(place: UnitAssignment, copies: Copies, known: Known) -> bool:
-    """Neither the primary nor the backup will run it without an order."""
-    if copies.primaries or (place.node not in known.alive and not known.gone(place.node)):
+def _is_orphaned(place: UnitAssignment, copies: Copies, known: Known) -> bool:
+    """Whether a further copy is to go on. Where it answers, nobody waits for that."""
+    return _is_headless(place, copies, known.alive, known.gone if place.replicated else known.silenced)
+
+
+def _is_headless(place: UnitAssignment, copies: Copies, alive: Collection[str], is_over: Callable[[str], bool]) -> bool:
+    """Neither the primary nor the backup will run it without an order; of those that are silent, as far as is asked."""
+    if copies.primaries or (place.node not in alive and not is_over(place.node)):
         return False
     if place.node in copies.standbys:  # it was granted, and is about to open; or it never had all of it, and cannot
         return copies.standbys[place.node] == "catching up"
@@ -295,6 +305,6 @@ def _is_headless(place: UnitAssignment, copies: Copies, known: Known) -> bool:
         return False
     if place.backup is None:
         return True
-    if place.backup in known.alive:  # one that never had all of it cannot take over
+    if place.backup in alive:  # one that never had all of it cannot take over
         return copies.standbys.get(place.backup, "catching up") == "catching up"
-    return known.gone(place.backup)
+    return is_over(place.backup)

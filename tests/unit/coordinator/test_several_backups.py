@@ -144,7 +144,7 @@ def test_a_primary_that_knows_a_copy_by_another_number_is_told(town: Copied) -> 
 def test_a_copy_goes_on_where_primary_and_backup_die_at_once(town: Copied) -> None:
     for node in ("node1", "node2"):
         town.die(node)
-    town.live(25)
+    town.live(7)
     assert (town.unit.node, town.unit.incarnation, town.unit.lives) == ("node3", 3, 1)
     assert town.roles() == {"node3": "primary", "node4": "backup"}
 
