@@ -86,7 +86,7 @@ def relieve(programs: Programs, weather: Weather | None = None) -> Simulated:
 
 
 def backups(town: Simulated) -> dict[str, str | None]:
-    return {place.unit: place.backup for place in town.coordinator.cluster.layout("single").parts()}
+    return {place.unit: place.backup for place in town.coordinator.cluster.layout("single").units}
 
 
 def test_backups_are_spread_again_without_a_moment_unprotected(programs: Programs) -> None:

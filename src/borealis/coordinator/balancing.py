@@ -108,7 +108,7 @@ def residents(
 
 @dataclass(frozen=True)
 class Exchange:
-    """Another backup for a unit or an entry point."""
+    """Another backup for a unit."""
 
     diagram: str
     unit: str
@@ -122,15 +122,16 @@ def next_exchange(
     nodes: Sequence[Node],
     excepted: Collection[str],
 ) -> Exchange | None:
-    """The one that helps most, of what is sent checkpoints; None if all is well. `deaths` is what they would cost.
+    """The one that helps most, of units that are sent checkpoints; None if all is well.
 
-    A backup that its user has placed goes back there, and nowhere else.
+    `deaths` is what they would cost. A backup that its user has placed goes back there, and nowhere else. That of an
+    input stays where its reader's was.
     """
     whole = {layout.name for layout in layouts if _is_whole(layout, alive, excepted)}
     known, works, names = {}, [], {node.name for node in nodes}
     for one in deaths:
         place, work = one.place, one.work
-        free = one.diagram in whole and place.checkpointed
+        free = one.diagram in whole and place.checkpointed and not place.input
         beside = frozenset(place.nodes[2:]) | {place.failed_on or ""}
         wanted = place.backup_home
         if free and wanted in names - beside - {place.node, place.backup}:

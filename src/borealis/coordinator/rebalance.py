@@ -63,6 +63,7 @@ class Rebalancing:
         if self._half is not None:  # it came to nothing: a node died, or could not reach the other
             self._half, self._calm_since = None, now
         if now < max(self._calm_since + timings.calm_s, self._not_before):
+            self._wish = None
             return
         if (move := self._next(at_work)) is not None:
             self._start(move, f"unit {move.diagram}.{move.unit}", self._move, at_work)
