@@ -310,6 +310,8 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
 
     def turn(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         told = lanes.turn(*decode(encode(head, buffers)))
+        if luck.rng.random() < 0.5:  # otherwise who comes next finds that it is still to be
+            lanes.bring_in()
         return decode(encode(*told))
 
     while not run.done.is_set():

@@ -134,7 +134,7 @@ class EntryPoint:
         """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
         cursor, spec, rows = self.cursor, self.spec, pa.table(batch)
         kind = kinds_of(rows) if spec.key else None
-        time, fault = self._times(rows, kind)
+        time, newest, fault = self._times(rows, kind)
         if fault is not None:
             self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + len(time) + 1} has {fault}",
@@ -145,7 +145,6 @@ class EntryPoint:
         if not n:
             nothing = np.empty(0, np.int64)
             return Admitted(cursor, rows, nothing, nothing, nothing, np.empty(0, np.bool_))
-        newest = np.maximum.accumulate(time)
         if newest[0] < cursor.newest:
             newest = np.maximum(newest, cursor.newest)
         boundary = np.maximum(self._held(newest), cursor.boundary)
@@ -170,8 +169,9 @@ class EntryPoint:
         self.cursor = admitted.cursor(n)
         return admitted
 
-    def _times(self, rows: pa.Table, kind: Int8s | None) -> tuple[Int64s, str | None]:
-        """The times of the rows before the first that has none, or no kind, and what that one has instead.
+    def _times(self, rows: pa.Table, kind: Int8s | None) -> tuple[Int64s, Int64s, str | None]:
+        """The times of the rows before the first that has none, or no kind, the newest up to each, and what that one has
+        instead.
 
         A row that takes another back need not have a time: it comes at the newest time so far.
         """
@@ -179,11 +179,12 @@ class EntryPoint:
         if len(unknown):
             rows = rows.slice(0, int(unknown[0]))
         time, fault = self.time.until_fault(rows)
-        if kind is not None and not (own := adds(kind[: len(time)])).all():
-            time = np.where(own, time, np.maximum(np.maximum.accumulate(time), self.cursor.newest))
+        newest = np.maximum.accumulate(time)
+        if kind is not None and len(back := np.flatnonzero(~adds(kind[: len(time)]))):
+            time[back] = np.maximum(newest[back], self.cursor.newest)
         if fault is not None:
-            return time, f"no time ({fault})"
-        return time, NO_KIND if len(unknown) else None
+            return time, newest, f"no time ({fault})"
+        return time, newest, NO_KIND if len(unknown) else None
 
     @property
     def time_column(self) -> str:

@@ -54,6 +54,8 @@ class TimeOf:
         back = takes_back(rows)
         if back is None:
             return self._until_fault(rows)
+        if self.expr is None and not (times := self.column(rows)).null_count:
+            return np.where(back, FIRST_TIME, to_numpy(times)), None
         own = np.flatnonzero(~back)
         some, fault = self._until_fault(rows.take(pa.array(own)))
         times = np.full(len(back) if fault is None else int(own[len(some)]), FIRST_TIME)

@@ -53,6 +53,7 @@ class SimLaneQuery(LaneQuery):
     def _keeper(self, lease: int, bucket: int) -> Callable[[], None]:
         def ask(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
             order, answer = self.lanes.turn(head, [pa.py_buffer(b) for b in buffers])
+            self.lanes.bring_in()  # while the task is at it, elsewhere
             if TRAIN in order:
                 order[TRAIN].pop("alone", None)  # all workers of a simulation are one
                 self._process.work(self._chance.lognormvariate(0.0, SCATTER) * self._train_s)

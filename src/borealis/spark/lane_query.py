@@ -51,7 +51,7 @@ class LaneQuery:
             loan = self._lend(home)
             here: Lane = {"lane": str(home / SOCKET)}
             where = here if loan is None else loan.open_lanes(self.lanes.turn)
-            self._query = StreamingQuery(self._spark, home, answer_with_lanes(self.lanes, where))
+            self._query = StreamingQuery(self._spark, home, answer_with_lanes(self.lanes, where), self.lanes.bring_in)
             frames = frames_from(self._spark, home, packet_schema(), self.buckets, lanes=True)
             # code for a whole stage pays off only where rows pass it
             self._query.start({WHOLE_STAGE: "false"}, lambda: frames.writeStream.format("noop"))

@@ -10,6 +10,9 @@ the header of its first train. So a query can be started, and its processes warm
 A turn is taken in the thread that serves the task, and so is the commit: between a result and the next train there is
 no hand-over from thread to thread. A result counts only if it comes from the holder of the present lease, in the
 attempt that was last to begin; a task that comes instead of one that died finds the same train waiting.
+
+If the next train is made already, its task is given that first, and what came of the last one is committed while it
+runs (`bring_in`). One train at most is handed out ahead of a commit. Should that fail, all is over, as it always is.
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ class Lanes:
         self._from: Standing = ("", 0, 0)  # the state that it starts from
         self._message: Message | None = None
         self._answers: dict[int, list[Packet]] = {}
-        self._busy = False  # a thread fetches the next train, or commits the last
+        self._busy = False  # a thread fetches the next train
+        self._due: tuple[Dress, Arrived] | None = None  # what is to be committed
+        self._committing = False  # a thread commits it
         self._changed = machine.threads.condition(machine.threads.rlock())
 
     # -- leases
@@ -134,7 +139,12 @@ class Lanes:
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no train is under way; says whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._number is None and not self._busy, seconds)
+            return self._changed.wait_for(lambda: self._number is None and not self._busy and self._is_settled, seconds)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether all that came of trains is committed. With the lock held."""
+        return self._due is None and not self._committing
 
     # -- turns
 
@@ -149,7 +159,7 @@ class Lanes:
             return self._attempts
 
     def turn(self, head: dict[str, Any], buffers: list[pa.Buffer]) -> Message:
-        """What a task says, and what it is to do next."""
+        """What a task says, and what it is to do next; call `bring_in` as soon as it is told that."""
         lease, bucket = head[LEASE], head[BUCKET]
         attempt = head.get(ATTEMPT) or self.enter(lease, bucket)
         mine = (lease, bucket, attempt)
@@ -174,7 +184,8 @@ class Lanes:
         with self._changed:
             # a lease that was just closed may still bring in its last train: it was handed out before
             lease, bucket, attempt = mine
-            if lease != self.leases or self._holders.get(bucket) != attempt or number != self._number:
+            holds = lease == self.leases and self._holders.get(bucket) == attempt
+            if not holds or number != self._number or self.failure is not None:
                 return
             if bucket in self._answers:  # it came twice
                 return
@@ -186,16 +197,39 @@ class Lanes:
             self._answers[bucket] = packets_of(index, buffers, None if dress.outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return
-            header, answers = self._header, [p for b in sorted(self._answers) for p in self._answers[b]]
-            self._busy = True
+            arrived = Arrived(train=self._header, packets=[p for b in sorted(self._answers) for p in self._answers[b]])
+            self._number, self._message, self._answers, self._busy = None, None, {}, True
         try:
-            dress.commit(Arrived(train=header, packets=answers))
+            self.bring_in()  # what is before it
+            with self._changed:
+                self._due = dress, arrived
+                self._ended = self._ended or self._worn
+            if not self._fetch_ahead(dress, number):
+                self.bring_in()
+        except BaseException as error:
+            self.bring_in()
+            self._fail(error)
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def bring_in(self) -> None:
+        """Commit what came of the last train, if it is not yet, or is not just being committed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._committing)
+            due, self._due = self._due, None
+            if due is None or self.failure is not None:
+                return
+            self._committing = True
+        dress, arrived = due
+        try:
+            dress.commit(arrived)
         except BaseException as error:
             self._fail(error)
         finally:
             with self._changed:
-                self._number, self._message, self._answers, self._busy = None, None, {}, False
-                self._ended = self._ended or self._worn
+                self._committing = False
                 self._changed.notify_all()
 
     def _next(self, mine: tuple[int, int, int]) -> Message:
@@ -204,30 +238,29 @@ class Lanes:
             with self._changed:
                 if not self._holds(mine):
                     return {OVER: True}, []
-                if self._number is not None and mine[1] not in self._answers:
-                    assert self._message is not None
-                    assert self._of is not None
-                    head, buffers = self._message
-                    train, (log, *stands) = head[TRAIN], self._from
-                    if train["manifest"] is None and self._stands.get((mine[2], log)) != tuple(stands):
-                        train = self._of.outside(train | {"manifest": self._of.trains.manifest(self._number)})
-                    return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
+                wanted, settled = self._number is not None and mine[1] not in self._answers, self._is_settled
+                if wanted and (settled or self._has_state(mine)):
+                    return self._told(mine)
                 if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
-                if self._busy or self._number is not None:
+                if not wanted and (self._busy or self._number is not None):
                     self._changed.wait(max(0.0, until - self._now()))
                     looked = True
                     continue
                 age, dress = self._now() - self._given, self._dress
-                if age > 2 * self._lease_s or (dress is None and (age > self._lease_s or self._worn)):
+                if settled and (age > 2 * self._lease_s or (dress is None and (age > self._lease_s or self._worn))):
                     self._ended = True
                     self._changed.notify_all()
                     continue
-                if dress is None:
+                if settled and dress is None:
                     self._changed.wait(max(0.0, until - self._now()))
                     looked = True
                     continue
-                self._busy = True
+                self._busy = self._busy or settled
+            if not settled:
+                self.bring_in()
+                continue
+            assert dress is not None
             if not self._fetch(dress, until, may_end=age > self._lease_s):
                 # an input that has failed says at once that there is nothing: do not ask all the time
                 with self._changed:
@@ -235,35 +268,66 @@ class Lanes:
                     self._changed.wait_for(lambda d=dress: not self._holds(mine) or self._dress is not d, pause)  # type: ignore[misc]
             looked = True
 
+    def _has_state(self, mine: tuple[int, int, int]) -> bool:
+        """Whether a task holds the state that the train starts from. With the lock held."""
+        log, *stands = self._from
+        return self._stands.get((mine[2], log)) == tuple(stands)
+
+    def _told(self, mine: tuple[int, int, int]) -> Message:
+        """The train that is under way, for a task. With the lock held."""
+        assert self._message is not None
+        assert self._of is not None
+        assert self._number is not None
+        head, buffers = self._message
+        train = head[TRAIN]
+        if train["manifest"] is None and not self._has_state(mine):
+            train = self._of.outside(train | {"manifest": self._of.trains.manifest(self._number)})
+        return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
+
     def _fetch(self, dress: Dress, until: float, *, may_end: bool) -> bool:
         """Get the next train; whether there is one."""
-        trains = dress.trains
-        number, header, message, stands = None, None, None, ("", 0, 0)
+        trains, found = dress.trains, False
         try:
             wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
             number = trains.next_train(trains.committed(), wait, forks=True)
             if number is not None:
-                stands = trains.standing(number)
-                header = trains.plan(number, inline=True)
-                if number < 0:  # a rehearsal: what it starts from may change meanwhile
-                    header["manifest"] = trains.manifest(number)
-                if not (self._alone or dress.fitting):
-                    header["alone"] = self._alone = True
-                outside = dress.outside(header)
-                inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
-                message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
+                self._hand_out(dress, number, trains.standing(number))
+                found = True
         except BaseException as error:
-            number = None
             self._fail(error)
         finally:
             with self._changed:
                 self._busy = False
-                self._number, self._header, self._message, self._from = number, header, message, stands
-                self._of = dress
-                if number is None and may_end:
-                    self._ended = True
+                self._ended = self._ended or (may_end and not found)
                 self._changed.notify_all()
-        return number is not None
+        return found
+
+    def _fetch_ahead(self, dress: Dress, number: int) -> bool:
+        """Get the train behind one that is not committed yet; whether there is one, and the lease goes on."""
+        with self._changed:
+            young = self._now() - self._given <= self._lease_s
+            if self._ended or dress is not self._dress or dress.fitting or not young or self.failure is not None:
+                return False
+        if dress.outward is not None:  # Flight's answers are whole when their thread is done: with the commit
+            return False
+        ahead = dress.trains.next_ahead(number)
+        if ahead is not None:
+            log, _, loads = dress.trains.standing(ahead)
+            self._hand_out(dress, ahead, (log, number, loads))
+        return ahead is not None
+
+    def _hand_out(self, dress: Dress, number: int, stands: Standing) -> None:
+        """This is the train that is under way, from the state that stands so."""
+        header = dress.trains.plan(number, inline=True)
+        if number < 0:  # a rehearsal: what it starts from may change meanwhile
+            header["manifest"] = dress.trains.manifest(number)
+        if not (self._alone or dress.fitting):
+            header["alone"] = self._alone = True
+        outside = dress.outside(header)
+        inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
+        with self._changed:
+            self._number, self._header, self._of, self._from = number, header, dress, stands
+            self._message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
 
 
 def failure_of(error: BaseException) -> BorealisError:

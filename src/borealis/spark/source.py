@@ -143,7 +143,8 @@ def answer_with_lanes(lanes: Lanes, where: Lane) -> Answer:
 class TrainServer:
     """Answers the questions of one query's source."""
 
-    def __init__(self, path: Path, answer: Answer) -> None:
+    def __init__(self, path: Path, answer: Answer, behind: Callable[[], None] | None = None) -> None:
+        """`behind` is called after each answer."""
         self.asked = asked = threading.Event()  # the query's Python process is there
 
         class Handler(socketserver.BaseRequestHandler):
@@ -152,7 +153,11 @@ class TrainServer:
                 line = WorkerChannel(self.request)
                 with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
                     while (question := line.receive()) is not None:
-                        line.send(*answer(*question))
+                        try:
+                            line.send(*answer(*question))
+                        finally:
+                            if behind is not None:
+                                behind()
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             daemon_threads = True

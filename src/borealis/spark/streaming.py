@@ -35,10 +35,12 @@ LOOK_S = 0.2
 class StreamingQuery:
     """One of Spark's, whose source asks a `TrainServer`; both have their files in `home`."""
 
-    def __init__(self, spark: SparkSession, home: Path, answer: Answer) -> None:
+    def __init__(
+        self, spark: SparkSession, home: Path, answer: Answer, behind: Callable[[], None] | None = None
+    ) -> None:
         self._spark, self._home = spark, home
         self._query: Any = None
-        self._server: TrainServer | None = TrainServer(home / SOCKET, answer)
+        self._server: TrainServer | None = TrainServer(home / SOCKET, answer, behind)
 
     def start(self, settings: Mapping[str, str], writer: Callable[[], Any]) -> None:
         """Start what `writer` has drawn. Raises what is to be said to a user; nothing is left of it then."""

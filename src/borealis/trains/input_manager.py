@@ -225,7 +225,7 @@ class InputManager:
                     return number
                 if self._stopped or self.failure is not None or self._nudges != nudges:
                     return None
-            if not self._paused and self._work_on(wanted=True, forks=forks):
+            if not self._paused and self._work_on(wanted=True, forks=forks, after=last):
                 continue
             left = until - self.clock.now()
             if left <= 0:
@@ -436,11 +436,14 @@ class InputManager:
                 with self._crowded:
                     self._crowded.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
 
-    def _work_on(self, *, wanted: bool, forks: bool = False) -> bool:
+    def _work_on(self, *, wanted: bool, forks: bool = False, after: int | None = None) -> bool:
         """Admit what was read and make a train of it, if there is one to make; whether that changed anything."""
         if self._maker is None:  # nothing is read yet
             return False
         with self._making:
+            forks_turn = self.fork is not None and self._is_forks_turn
+            if after is not None and self._trunk.made > after and not forks_turn:  # by who was at it before
+                return True
             try:
                 over = self._stopped or self.finished
                 if over or self._fill():

@@ -41,9 +41,10 @@ class Progress:
     rows_read: Callable[[], int] = lambda: 0  # from the sources, committed or not
     clock: Clock = WALL
     started: float = field(init=False)
+    _noted: float = field(init=False)  # when the last train was
 
     def __post_init__(self) -> None:
-        self.started = self.clock.now()
+        self.started = self._noted = self.clock.now()
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
         """A train was committed."""
@@ -53,8 +54,10 @@ class Progress:
         self.late = {name: c.late for name, c in cursors.items()}
         self.state_bytes = state_bytes
         self.train_ms.append(ms)
-        self.busy_s += ms / 1000
-        self.recent.append((self.clock.now(), self.rows_in))
+        now = self.clock.now()
+        self.busy_s += min(ms / 1000, now - self._noted)  # it may have begun before the last one was over
+        self._noted = now
+        self.recent.append((now, self.rows_in))
 
     @property
     def dead_letters(self) -> dict[str, int]:

@@ -11,19 +11,19 @@ class Rehearsals:
 
     def __init__(self, log: StateLog, machine: Machine = HERE) -> None:
         self._log = log
-        self._due = self._pinned = False
+        self.due = self._pinned = False
         self._handed = 0
         self.count = 0  # that are over
         self._over = machine.threads.condition()
 
     def ask(self) -> None:
-        self._due = True
+        self.due = True
 
     def next(self) -> int | None:
         """The number of the one that is due, if one is: below zero, so that it is no train's."""
-        if not self._due:
+        if not self.due:
             return None
-        self._due = False
+        self.due = False
         self._handed += 1
         return -self._handed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,7 @@ class UnitRun:
         # a train that changes something outside must be the same when it is run again, also where that takes its rows
         outside = any(box.outside for box in spec.boxes)
         self._may_wait = any(hasattr(box, "database") for box in spec.boxes)  # and tell so
+        self._waits_for_commits = outside or self._may_wait or options.bound is not None  # with each train
         self._keeps_trains = outside and options.state is not None and not self.manager.deterministic
         if self.manager.finished:
             self.done.set()
@@ -216,6 +217,19 @@ class UnitRun:
         if number is not None:
             self._handed.setdefault(number, self._clock.now())
         return number
+
+    def next_ahead(self, number: int) -> int | None:
+        """The number of the train behind one that is not committed yet, if there is one that hangs on nothing of that
+        but the state.
+        """
+        if self._waits_for_commits or self.rehearsals.due or self._repeats or self._jumps:
+            return None
+        if self.manager.train(number).final:
+            return None
+        ahead = self.manager.next_train(number, 0.0)
+        if ahead is not None:
+            self._handed.setdefault(ahead, self._clock.now())
+        return ahead
 
     def plan(self, number: int, *, inline: bool = False) -> TrainHeader:
         header: TrainInputs
@@ -365,7 +379,7 @@ class UnitRun:
             self.watch(self.step(), {key: bytes(data) for key, data in deltas.items()})
         self.manager.release(train.number)
         if any(packet.file is not None for packet in arrived.packets) or train.number % SWEEP_TRAINS == 0:
-            shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
+            self._sweep(train.number + 1)
         if self._may_wait:
             shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # a worker may have died before its own passed
         ms = (self._clock.now() - self._handed.pop(train.number)) * 1000
@@ -380,6 +394,13 @@ class UnitRun:
         self.manager.settle()
         if train.final:
             self.done.set()
+
+    def _sweep(self, under_way: int) -> None:
+        """Remove results, but those of a train that is under way; those of attempts that died are among them."""
+        with suppress(FileNotFoundError):
+            for path in (self.scratch / RESULTS).iterdir():
+                if path.name != str(under_way):
+                    shutil.rmtree(path, ignore_errors=True)
 
     def _flow(self, name: str, arrived: Arrived, bounds: Mapping[str, Bounds]) -> Flow:
         outlet = self.compiled.outlets[name]

@@ -23,7 +23,7 @@ class Unit:
     def __init__(self, trains: int) -> None:
         self.trains, self.done = trains, 0
         self.results: list[list[bytes]] = []
-        self.refuse = False
+        self.refuse = self.ahead = False
         self.nudged = threading.Event()
 
     def committed(self) -> int:
@@ -34,6 +34,9 @@ class Unit:
             return after + 1
         self.nudged.wait(wait)
         return None
+
+    def next_ahead(self, number: int) -> int | None:
+        return number + 1 if self.ahead and number < self.trains else None
 
     def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
         assert inline
@@ -204,6 +207,72 @@ def test_a_commit_that_is_refused_ends_all() -> None:
     assert OVER in task.turn(b"1", number=1)
     assert isinstance(lanes.failure, OSError)
     assert lanes.lease(1) is None
+
+
+def test_the_next_train_is_handed_out_before_the_last_one_is_committed() -> None:
+    unit = Unit(4)
+    unit.ahead = True
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    told = task.turn(b"1", number=1)
+    assert told[NUMBER] == 2
+    assert told[TRAIN]["manifest"] is None  # it stands behind train 1 already
+    assert not unit.results
+    lanes.bring_in()
+    assert unit.results == [[b"1"]]
+    assert task.turn(b"2", number=2)[NUMBER] == 3
+    assert task.turn(b"3", number=3)[NUMBER] == 4  # one train is ahead, and no more
+    assert unit.results == [[b"1"], [b"2"]]
+    assert WAIT in task.turn(b"4", number=4)
+    assert unit.results[2:] == [[b"3"], [b"4"]]
+    assert lanes.wait_idle(0.0)
+
+
+def test_who_comes_instead_finds_what_was_before_the_train_committed() -> None:
+    unit = Unit(3)
+    unit.ahead = True
+    lanes = lanes_of(unit, 2)
+    lease = lanes.lease(0) or 0
+    one, two = Task(lanes, lease, 0), Task(lanes, lease, 1)
+    one.turn()
+    two.turn()
+    one.turn(b"1", number=1)
+    assert two.turn(b"1", number=1)[NUMBER] == 2
+    assert one.turn()[NUMBER] == 2
+    assert not unit.results
+    assert Task(lanes, lease, 1).turn()[TRAIN]["manifest"] == {"box.0": [[0, 1]]}
+    assert unit.results == [[b"1", b"1"]]
+    lanes.close()
+    assert OVER in one.turn(b"2", number=2)
+    assert not lanes.wait_idle(0.0)  # of the other bucket nothing came
+
+
+def test_what_was_ahead_of_a_commit_that_is_refused_is_nothing() -> None:
+    unit = Unit(3)
+    unit.ahead = unit.refuse = True
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    assert task.turn(b"1", number=1)[NUMBER] == 2
+    lanes.bring_in()
+    assert isinstance(lanes.failure, OSError)
+    unit.refuse = False
+    assert OVER in task.turn(b"2", number=2)
+    assert not unit.results
+
+
+def test_who_takes_a_unit_off_waits_for_its_last_commit() -> None:
+    unit = Unit(2)
+    unit.ahead = True
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    task.turn(b"1", number=1)
+    assert not lanes.undress(0.0)
+    assert WAIT in task.turn(b"2", number=2)  # nothing is fetched any more
+    assert lanes.wait_idle(0.0)
+    assert unit.results == [[b"1"], [b"2"]]
 
 
 def test_results_are_read_from_where_they_were_to_be_put_and_nowhere_else() -> None:
