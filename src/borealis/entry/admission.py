@@ -170,8 +170,8 @@ class EntryPoint:
         return admitted
 
     def _times(self, rows: pa.Table, kind: Int8s | None) -> tuple[Int64s, Int64s, str | None]:
-        """The times of the rows before the first that has none, or no kind, the newest up to each, and what that one has
-        instead.
+        """The times of the rows before the first that has none, or no kind, the newest up to each, and what that one
+        has instead.
 
         A row that takes another back need not have a time: it comes at the newest time so far.
         """

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import Columns, filtered, normal_floats, take, to_numpy, to_table, whole
+from borealis.kernels.columns import Columns, filtered, normal_floats, room, take, to_numpy, to_table, whole
 from borealis.kernels.flow import HEAD, NOTHING, Bounds, Flow, differs, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import GROUP
 from borealis.kernels.held_rows import HeldRows
@@ -253,7 +253,8 @@ class HistoryKernel:
         self.held.remove(gone)
         self.held.add(rows, held)
         if len(away):
-            time = rows[TIME].copy()
+            time = room(len(held))
+            np.copyto(time, rows[TIME])
             time[away] = NEVER
             rows = rows | {TIME: time}
         if floor > floor_before:

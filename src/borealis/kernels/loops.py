@@ -39,7 +39,7 @@ def compiled(*kinds: Any, allocates: bool = False) -> Callable[[F], F]:
     it `allocates` some: counting takes more than many of these loops do."""
 
     def made(function: F) -> F:
-        machine: F = numba.njit([kinds], cache=True, error_model="numpy", _nrt=allocates)(function)
+        machine: F = numba.njit([kinds], cache=True, error_model="numpy", nogil=True, _nrt=allocates)(function)
         return machine
 
     return made

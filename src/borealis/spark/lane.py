@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 
 from borealis.errors import WireError
 from borealis.kernels.program import Packet
-from borealis.spark.worker import carried, run_train, settle
+from borealis.spark.worker import carried, run_train, settle, size_of
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
 from borealis.trains.message import WorkerChannel
@@ -52,16 +54,30 @@ def run_lane(ask: Ask, lease: int, bucket: int) -> None:
             head |= {NUMBER: order[NUMBER], PACKETS: packets}
 
 
-def packed(packets: Sequence[Packet], results: str | None) -> tuple[list[list[Any]], list[Any]]:
-    """Packets as a part of a head, and the buffers behind it; large ones are in files."""
+@cache
+def _writer() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "results")
+
+
+def packed(packets: Iterable[Packet], results: str | None) -> tuple[list[list[Any]], list[Any]]:
+    """Packets as a part of a head, and the buffers behind it; large ones are in files, which are written while what
+    comes behind them is computed."""
     index: list[list[Any]] = []
     buffers = []
-    for packet in packets:
-        payload, file = carried(packet, results, FILE_BYTES_LEAST)
+    for packet, carrying in [(packet, _carrying(packet, results)) for packet in packets]:
+        payload, file = carrying()
         index.append([packet.tag, packet.bucket, file])
         if payload is not None:
             buffers.append(payload)
     return index, buffers
+
+
+def _carrying(packet: Packet, results: str | None) -> Callable[[], tuple[pa.Buffer | None, str | None]]:
+    """How it is carried, to be asked once all have begun."""
+    if results is None or packet.file is not None or size_of(packet) < FILE_BYTES_LEAST:
+        how = carried(packet, results, FILE_BYTES_LEAST)
+        return lambda: how
+    return _writer().submit(carried, packet, results, FILE_BYTES_LEAST).result
 
 
 def packets_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Packet]:

@@ -70,13 +70,13 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     yield from _run(program, out, _inputs(program, train, bucket))
 
 
-def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
-    """All of a train whose program has one level, in one bucket."""
+def run_train(train: TrainHeader, bucket: int) -> Iterator[Packet]:
+    """All of a train whose program has one level, in one bucket: what comes of a box comes when that is done."""
     program = program_of(train)
     if train.get("alone"):
         _CACHE.keep_only(train["state"])
     found = _level(program, 0, train, bucket, _inputs(program, train, bucket))
-    return [one for one in found if isinstance(one, Packet)]
+    return (one for one in found if isinstance(one, Packet))
 
 
 def _inputs(program: Program, train: TrainHeader, bucket: int) -> dict[str, Flow]:
@@ -216,6 +216,11 @@ class LevelOutput:
         return pa.record_batch(columns, schema=self.schema)
 
 
+def size_of(packet: Packet) -> int:
+    """How many bytes its payload has."""
+    return packet.payload.size if isinstance(packet.payload, Unwritten) else len(packet.payload)
+
+
 def carried(packet: Packet, results: str | None, least: int) -> tuple[pa.Buffer | None, str | None]:
     """A packet's payload, or the file that it is in: one of its own, if it is large and there may be files.
 
@@ -224,8 +229,7 @@ def carried(packet: Packet, results: str | None, least: int) -> tuple[pa.Buffer 
     payload = packet.payload
     if packet.file is not None:
         return None, packet.file
-    size = payload.size if isinstance(payload, Unwritten) else len(payload)
-    if results is None or size < least:
+    if results is None or size_of(packet) < least:
         return payload.buffer() if isinstance(payload, Unwritten) else pa.py_buffer(payload), None
     directory = Path(results)
     directory.mkdir(parents=True, exist_ok=True)

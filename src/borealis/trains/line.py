@@ -135,6 +135,7 @@ class Line:
         if size <= INLINE_BYTES_MOST:
             return to_stream(table)
         path = self.depot / name
+        table = table.combine_chunks()  # here others wait for nothing; a worker takes it as it lies, and may hold it
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
