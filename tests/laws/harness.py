@@ -32,7 +32,7 @@ from borealis.connectors.python.sink import TableSink
 from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, packed
+from borealis.spark.lane import AHEAD, ATTEMPT, BUCKET, LEASE, MORE, NUMBER, OVER, PACKETS, TRAIN, Results
 from borealis.spark.lanes import Dress, Lanes, LaneTimings
 from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
@@ -180,6 +180,7 @@ class Cuts:
 # -- running it
 
 LANES = 0.6  # of the runs that can be in lanes, so many are
+AHEADS = 0.3  # how often a lane begins a train before it says what came of the last
 
 
 @dataclass
@@ -334,13 +335,25 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
         said[bucket] = {**again[0], ATTEMPT: told[ATTEMPT]}, []
         if TRAIN not in told:
             continue
-        train = told[TRAIN]
-        rows_together(train["inputs"], buffers)
         if keepers.get(bucket, (0,))[0] != told[ATTEMPT]:
             keepers[bucket] = told[ATTEMPT], luck.worker()
         worker._CACHE = keepers[bucket][1]
-        packets, payloads = packed(worker.run_train(train, bucket), None)
-        answer = said[bucket][0] | {NUMBER: told[NUMBER], PACKETS: packets}, payloads
+        me, results = said[bucket][0], _result(told, buffers, bucket)
+        while luck.rng.random() < AHEADS:  # it begins the next train before it says what came of this one
+            ahead, buffers = turn(me | {NUMBER: told[NUMBER], AHEAD: True}, [])
+            if TRAIN not in ahead:
+                break
+            then = _result(ahead, buffers, bucket)
+            if luck.rng.random() < luck.abandon:  # with two trains under way
+                said[bucket] = again
+                break
+            index, payloads = results.packed()
+            assert turn(me | {NUMBER: told[NUMBER], PACKETS: index, MORE: True}, payloads) == ({}, [])
+            told, results = ahead, then
+        if said[bucket] is again:
+            continue
+        packets, payloads = results.packed()
+        answer = me | {NUMBER: told[NUMBER], PACKETS: packets}, payloads
         if luck.rng.random() < luck.abandon:  # it dies before it can say what it has
             said[bucket] = again
         elif luck.rng.random() < luck.retry:  # what is said by one that was thought dead counts no more
@@ -349,6 +362,13 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
             said[bucket] = again if ATTEMPT not in told else ({**again[0], ATTEMPT: told[ATTEMPT]}, [])
         else:
             said[bucket] = answer
+
+
+def _result(told: dict[str, Any], buffers: list[Any], bucket: int) -> Results:
+    """What comes of a train that a task was told to run."""
+    train = told[TRAIN]
+    rows_together(train["inputs"], buffers)
+    return Results(worker.run_train(train, bucket), None)
 
 
 def _later_levels(unit: Compiled, table: pa.Table, luck: Luck, spark: SparkSession | None) -> pa.Table:

@@ -12,13 +12,15 @@ no hand-over from thread to thread. A result counts only if it comes from the ho
 attempt that was last to begin; a task that comes instead of one that died finds the same train waiting.
 
 If the next train is made already, its task is given that first, and what came of the last one is committed while it
-runs (`bring_in`). One train at most is handed out ahead of a commit. Should that fail, all is over, as it always is.
+runs (`bring_in`). A lane that is alone may ask for it even before it hands over what came of the last: that may still
+be on its way to a file. One train at most is handed out ahead of one that is not committed. Should that fail, all is
+over, as it always is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from pyspark.sql import SparkSession
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.program import Packet
 from borealis.machine import HERE, Machine
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
+from borealis.spark.lane import AHEAD, ATTEMPT, BUCKET, LEASE, MORE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
 from borealis.spark.session import cores
 from borealis.trains.header import Standing, TrainHeader, rows_apart
 from borealis.trains.results import Arrived
@@ -62,6 +64,27 @@ class Dress:
         return header if self.outward is None else self.outward(header)
 
 
+@dataclass
+class _UnderWay:
+    """A train that was handed out, and what came of it so far."""
+
+    dress: Dress  # whose it is
+    number: int
+    header: TrainHeader
+    stands: Standing  # the state that it starts from
+    message: Message
+    answers: dict[int, list[Packet]] = field(default_factory=dict)  # by bucket
+
+    @property
+    def behind(self) -> tuple[str, tuple[int, int]]:
+        """The log, and the state that its tasks hold when they have run it."""
+        log, train, loads = self.stands
+        return log, (train if "rehearsal" in self.header else train + 1, loads)
+
+    def result(self) -> Arrived:
+        return Arrived(train=self.header, packets=[p for b in sorted(self.answers) for p in self.answers[b]])
+
+
 class Lanes:
     """Hands trains to tasks and takes what comes of them. Safe to use from threads."""
 
@@ -81,14 +104,9 @@ class Lanes:
         self._stands: dict[tuple[int, str], tuple[int, int]] = {}  # by attempt and log: the state that its task holds
         self._dress: Dress | None = None
         self._alone = True  # tasks hold nothing of units that were taken off
-        self._number: int | None = None  # the train that is under way
-        self._of: Dress | None = None  # whose it is
-        self._header: TrainHeader | None = None
-        self._from: Standing = ("", 0, 0)  # the state that it starts from
-        self._message: Message | None = None
-        self._answers: dict[int, list[Packet]] = {}
+        self._trains: list[_UnderWay] = []  # two at most, the older one first
         self._busy = False  # a thread fetches the next train
-        self._due: tuple[Dress, Arrived] | None = None  # what is to be committed
+        self._due: _UnderWay | None = None  # whose result is to be committed
         self._committing = False  # a thread commits it
         self._changed = machine.threads.condition(machine.threads.rlock())
 
@@ -139,7 +157,7 @@ class Lanes:
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no train is under way; says whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._number is None and not self._busy and self._is_settled, seconds)
+            return self._changed.wait_for(lambda: not self._trains and not self._busy and self._is_settled, seconds)
 
     @property
     def _is_settled(self) -> bool:
@@ -166,7 +184,9 @@ class Lanes:
         if PACKETS in head:
             self._answer(mine, head[NUMBER], head[PACKETS], buffers)
         try:
-            return self._next(mine)
+            if AHEAD in head:  # it has run that train, and does not say yet what came of it
+                return self._next_ahead(mine, head[NUMBER])
+            return ({}, []) if MORE in head else self._next(mine)
         except BaseException as error:
             self._fail(error)
             return {OVER: True}, []
@@ -185,26 +205,23 @@ class Lanes:
             # a lease that was just closed may still bring in its last train: it was handed out before
             lease, bucket, attempt = mine
             holds = lease == self.leases and self._holders.get(bucket) == attempt
-            if not holds or number != self._number or self.failure is not None:
+            train = next((one for one in self._trains if one.number == number), None)
+            if not holds or train is None or bucket in train.answers or self.failure is not None:  # it may come twice
                 return
-            if bucket in self._answers:  # it came twice
+            self._has_run(attempt, train)
+            results = None if train.dress.outward else train.header["results"]
+            train.answers[bucket] = packets_of(index, buffers, results)
+            if len(train.answers) < self._buckets:
                 return
-            assert self._header is not None
-            assert self._of is not None
-            dress = self._of
-            log, train, loads = self._from
-            self._stands[attempt, log] = (train if "rehearsal" in self._header else train + 1, loads)
-            self._answers[bucket] = packets_of(index, buffers, None if dress.outward else self._header["results"])
-            if len(self._answers) < self._buckets:
-                return
-            arrived = Arrived(train=self._header, packets=[p for b in sorted(self._answers) for p in self._answers[b]])
-            self._number, self._message, self._answers, self._busy = None, None, {}, True
+            self._trains.remove(train)
+            self._busy = True
         try:
             self.bring_in()  # what is before it
             with self._changed:
-                self._due = dress, arrived
+                self._due = train
                 self._ended = self._ended or self._worn
-            if not self._fetch_ahead(dress, number):
+                ahead = bool(self._trains)
+            if not (ahead or self._fetch_ahead(train)):
                 self.bring_in()
         except BaseException as error:
             self.bring_in()
@@ -214,6 +231,13 @@ class Lanes:
                 self._busy = False
                 self._changed.notify_all()
 
+    def _has_run(self, attempt: int, train: _UnderWay) -> None:
+        """A task stands behind a train, if not further on. With the lock held."""
+        log, (number, loads) = train.behind
+        before = self._stands.get((attempt, log))
+        if before is None or before[1] != loads or before[0] < number:
+            self._stands[attempt, log] = number, loads
+
     def bring_in(self) -> None:
         """Commit what came of the last train, if it is not yet, or is not just being committed."""
         with self._changed:
@@ -222,9 +246,8 @@ class Lanes:
             if due is None or self.failure is not None:
                 return
             self._committing = True
-        dress, arrived = due
         try:
-            dress.commit(arrived)
+            due.dress.commit(due.result())
         except BaseException as error:
             self._fail(error)
         finally:
@@ -238,12 +261,13 @@ class Lanes:
             with self._changed:
                 if not self._holds(mine):
                     return {OVER: True}, []
-                wanted, settled = self._number is not None and mine[1] not in self._answers, self._is_settled
-                if wanted and (settled or self._has_state(mine)):
-                    return self._told(mine)
+                wanted = next((one for one in self._trains if mine[1] not in one.answers), None)
+                settled = self._is_settled
+                if wanted is not None and (settled or self._has_state(mine, wanted)):
+                    return self._told(mine, wanted)
                 if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
-                if not wanted and (self._busy or self._number is not None):
+                if wanted is None and (self._busy or self._trains):
                     self._changed.wait(max(0.0, until - self._now()))
                     looked = True
                     continue
@@ -268,21 +292,32 @@ class Lanes:
                     self._changed.wait_for(lambda d=dress: not self._holds(mine) or self._dress is not d, pause)  # type: ignore[misc]
             looked = True
 
-    def _has_state(self, mine: tuple[int, int, int]) -> bool:
-        """Whether a task holds the state that the train starts from. With the lock held."""
-        log, *stands = self._from
+    def _next_ahead(self, mine: tuple[int, int, int], number: int) -> Message:
+        """The train behind one whose result this lane, which is alone, has not told yet; if it can be had at once."""
+        nothing: Message = {WAIT: True, ATTEMPT: mine[2]}, []
+        with self._changed:
+            lane_is_alone = self._buckets == 1 and self._holds(mine) and self._is_settled and not self._busy
+            if not lane_is_alone or self._worn or [one.number for one in self._trains] != [number]:
+                return nothing
+            train = self._trains[0]
+            self._has_run(mine[2], train)
+        if not self._fetch_ahead(train):
+            return nothing
+        with self._changed:
+            return self._told(mine, self._trains[-1])
+
+    def _has_state(self, mine: tuple[int, int, int], train: _UnderWay) -> bool:
+        """Whether a task holds the state that a train starts from. With the lock held."""
+        log, *stands = train.stands
         return self._stands.get((mine[2], log)) == tuple(stands)
 
-    def _told(self, mine: tuple[int, int, int]) -> Message:
-        """The train that is under way, for a task. With the lock held."""
-        assert self._message is not None
-        assert self._of is not None
-        assert self._number is not None
-        head, buffers = self._message
-        train = head[TRAIN]
-        if train["manifest"] is None and not self._has_state(mine):
-            train = self._of.outside(train | {"manifest": self._of.trains.manifest(self._number)})
-        return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
+    def _told(self, mine: tuple[int, int, int], train: _UnderWay) -> Message:
+        """A train that is under way, for a task. With the lock held."""
+        head, buffers = train.message
+        header = head[TRAIN]
+        if header["manifest"] is None and not self._has_state(mine, train):
+            header = train.dress.outside(header | {"manifest": train.dress.trains.manifest(train.number)})
+        return head | {TRAIN: header, ATTEMPT: mine[2]}, buffers
 
     def _fetch(self, dress: Dress, until: float, *, may_end: bool) -> bool:
         """Get the next train; whether there is one."""
@@ -302,22 +337,23 @@ class Lanes:
                 self._changed.notify_all()
         return found
 
-    def _fetch_ahead(self, dress: Dress, number: int) -> bool:
+    def _fetch_ahead(self, train: _UnderWay) -> bool:
         """Get the train behind one that is not committed yet; whether there is one, and the lease goes on."""
+        dress = train.dress
         with self._changed:
             young = self._now() - self._given <= self._lease_s
             if self._ended or dress is not self._dress or dress.fitting or not young or self.failure is not None:
                 return False
         if dress.outward is not None:  # Flight's answers are whole when their thread is done: with the commit
             return False
-        ahead = dress.trains.next_ahead(number)
+        ahead = dress.trains.next_ahead(train.number)
         if ahead is not None:
-            log, _, loads = dress.trains.standing(ahead)
+            log, (number, loads) = train.behind
             self._hand_out(dress, ahead, (log, number, loads))
         return ahead is not None
 
     def _hand_out(self, dress: Dress, number: int, stands: Standing) -> None:
-        """This is the train that is under way, from the state that stands so."""
+        """This train is under way from now on; it starts from the state that stands so."""
         header = dress.trains.plan(number, inline=True)
         if number < 0:  # a rehearsal: what it starts from may change meanwhile
             header["manifest"] = dress.trains.manifest(number)
@@ -326,8 +362,8 @@ class Lanes:
         outside = dress.outside(header)
         inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
         with self._changed:
-            self._number, self._header, self._of, self._from = number, header, dress, stands
-            self._message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
+            message: Message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
+            self._trains.append(_UnderWay(dress, number, header, stands, message))
 
 
 def failure_of(error: BaseException) -> BorealisError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,26 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.errors import WireError
+from borealis.kernels.program import Packet
 from borealis.machine import Machine
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
+from borealis.spark import lane
+from borealis.spark.lane import (
+    AHEAD,
+    ATTEMPT,
+    BUCKET,
+    FILE_BYTES_LEAST,
+    LEASE,
+    MORE,
+    NUMBER,
+    OVER,
+    PACKETS,
+    TRAIN,
+    WAIT,
+    Results,
+    packets_of,
+)
 from borealis.spark.lanes import Dress, Lanes, LaneTimings
+from borealis.state.delta import Unwritten
 from borealis.trains.message import decode, encode
 from borealis.trains.results import Arrived
 
@@ -65,8 +83,12 @@ class Task:
     def __init__(self, lanes: Lanes, lease: int, bucket: int = 0) -> None:
         self.lanes, self.head = lanes, {LEASE: lease, BUCKET: bucket}
 
-    def turn(self, *payloads: bytes, number: int | None = None) -> dict[str, Any]:
-        head = dict(self.head)
+    def ahead(self, number: int) -> dict[str, Any]:
+        """It has run this train, and asks for the next before it says what came of it."""
+        return self.lanes.turn(self.head | {NUMBER: number, AHEAD: True}, [])[0]
+
+    def turn(self, *payloads: bytes, number: int | None = None, **more: Any) -> dict[str, Any]:
+        head = self.head | more
         if number is not None:
             head |= {NUMBER: number, PACKETS: [[1, head[BUCKET], None] for _ in payloads]}
         told, buffers = self.lanes.turn(head, [pa.py_buffer(p) for p in payloads])
@@ -229,6 +251,80 @@ def test_the_next_train_is_handed_out_before_the_last_one_is_committed() -> None
     assert lanes.wait_idle(0.0)
 
 
+def test_a_lane_may_begin_the_next_train_before_it_says_what_came_of_the_last() -> None:
+    unit = Unit(3)
+    unit.ahead = True
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    told = task.ahead(1)
+    assert (told[NUMBER], told[TRAIN]["manifest"]) == (2, None)
+    assert WAIT in task.ahead(2)  # one is ahead, and no more
+    assert not lanes.wait_idle(0.0)
+    assert task.turn(b"1", number=1, **{MORE: True}) == {}
+    lanes.bring_in()
+    assert unit.results == [[b"1"]]
+    assert task.ahead(2)[NUMBER] == 3
+    instead = Task(lanes, 1)  # it died, with two trains under way
+    told = instead.turn()
+    assert (told[NUMBER], told[TRAIN]["manifest"]) == (2, {"box.0": [[0, 1]]})
+    assert task.turn(b"late", number=2, **{MORE: True}) == {}
+    told = instead.turn(b"2", number=2)
+    assert OVER in told  # a new lease begins, with the train that is left
+    lanes.bring_in()
+    task = Task(lanes, lanes.lease(1) or 0)
+    told = task.turn()
+    assert (told[NUMBER], told[TRAIN]["manifest"]) == (3, {"box.0": [[0, 2]]})
+    assert WAIT in task.turn(b"3", number=3)
+    assert unit.results == [[b"1"], [b"2"], [b"3"]]
+    assert lanes.wait_idle(0.0)
+
+
+def test_lanes_that_are_several_begin_a_train_together() -> None:
+    unit = Unit(3)
+    unit.ahead = True
+    lanes = lanes_of(unit, 2)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    assert WAIT in task.ahead(1)
+
+
+@pytest.mark.timeout(20)
+def test_the_next_train_is_run_while_results_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, running, told = threading.Event(), [], []
+
+    def run_train(train: Any, bucket: int) -> list[Packet]:
+        running.append(train["train"])
+        if train["train"] == 2:
+            written.set()
+        return [Packet(1, bucket, Slow(train["train"]))]
+
+    class Slow(Unwritten):
+        size = FILE_BYTES_LEAST
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def write(self, sink: pa.NativeFile) -> None:
+            assert written.wait(10.0)  # the first is written only while the second runs
+            sink.write(b"%d" % self.number)
+
+    def ask(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        number = head.get(NUMBER, 0)
+        if PACKETS in head:
+            told.append((number, Path(head[PACKETS][0][2]).read_bytes(), MORE in head))
+        if MORE in head or number == 3:
+            return {OVER: True, WAIT: True, ATTEMPT: 1}, []
+        train = {"train": number + 1, "inputs": {}, "results": str(tmp_path / str(number + 1))}
+        return {ATTEMPT: 1, NUMBER: number + 1, TRAIN: train}, []
+
+    monkeypatch.setattr(lane, "run_train", run_train)
+    lane.run_lane(ask, 1, 0, ahead=True)
+    assert running == [1, 2, 3]
+    assert [one[:2] for one in told] == [(1, b"1"), (2, b"2"), (3, b"3")]
+    assert told[0][2]
+
+
 def test_who_comes_instead_finds_what_was_before_the_train_committed() -> None:
     unit = Unit(3)
     unit.ahead = True
@@ -280,7 +376,7 @@ def test_results_are_read_from_where_they_were_to_be_put_and_nowhere_else() -> N
         packets_of([[1, 0, "/etc/passwd"]], [], "/results")
     with pytest.raises(WireError, match="not where they belong"):
         packets_of([[1, 0, "/results/x"]], [], None)
-    assert packed([], None) == ([], [])
+    assert Results([], None).packed() == ([], [])
 
 
 def test_messages_that_are_none_are_refused() -> None:
