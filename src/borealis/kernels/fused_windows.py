@@ -31,7 +31,6 @@ Bools = NDArray[np.bool_]
 PANES_MOST = 1 << 18  # from the first that a train may need to the last
 CELLS_LEAST = 1 << 16
 CELLS_MOST = 8  # for each row and each entry: where most would be empty, columns are better
-GROUPS_MOST = 1 << 12  # in a train, that are told apart in one pass
 NO_NULLS: Bools = np.empty((0, 0), np.bool_)
 
 
@@ -113,22 +112,6 @@ class FusedWindows(UndoneWindows):
         closed |= {name: values[max(word - 2, 0), :made] for name, word in self._words.items()}
         rows = self._with_kind(self.result_rows(closed, self.groups.keys(groups)), kind[:made])
         return Flow(rows, closed[TIME], cause, sub, bounds)
-
-    def _grouped(self, flow: Flow) -> tuple[Int64s, list[int]]:
-        compiled = loops()
-        column = whole(flow.rows[self.by[0]]) if len(self.by) == 1 else None
-        if compiled is None or column is None or column.null_count or not pa.types.is_integer(column.type):
-            return super()._grouped(flow)
-        if column.type.bit_width not in compiled.DISTINCT:
-            return super()._grouped(flow)
-        values = column.to_numpy().view(np.dtype(f"i{column.type.bit_width // 8}"))
-        codes, first = room(len(values), np.int32), np.empty(GROUPS_MOST, np.int64)
-        slots = np.full(4 * GROUPS_MOST, -1)
-        many = compiled.DISTINCT[column.type.bit_width](values, slots, codes, first)
-        if many < 0:
-            return super()._grouped(flow)
-        numbers, fresh = self.groups.encode([column.take(pa.array(first[:many]))], many)
-        return np.take(numbers, codes, out=room(len(codes)), mode="clip"), fresh
 
     @cached_property
     def _summed(self) -> list[int] | None:

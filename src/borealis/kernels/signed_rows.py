@@ -7,9 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall
-from borealis.kernels.columns import Columns, take, to_table, whole
+from borealis.kernels.columns import Columns, room, take, to_table, whole
+from borealis.kernels.compiled import loops
 from borealis.kernels.flow import NOTHING, Bounds, Flow, behind, differs, rank_within
 from borealis.kernels.groups import GROUP, Groups
 from borealis.kernels.held_rows import WHOLE, HeldRows, fingerprints
@@ -17,6 +19,7 @@ from borealis.kernels.kinds import adds, keep_equal, signs
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, KIND, SUB, TIME, Int8s, Int64s, Kind
 
+GROUPS_MOST = 1 << 12  # in a train, that are told apart in one pass
 ADDS = "adds"  # of a row: its sign
 AT = "at"  # the boundary at it
 
@@ -49,7 +52,15 @@ class SignedRows:
 
     def _grouped(self, flow: Flow) -> tuple[Int64s, list[int]]:
         """The numbers of the rows' groups, and those that are new."""
-        return self.groups.encode([flow.rows[c] for c in self.by], len(flow)) if len(flow) else (NOTHING, [])
+        if not len(flow):
+            return NOTHING, []
+        columns = [flow.rows[name] for name in self.by]
+        told_apart = _told_apart(whole(columns[0])) if len(columns) == 1 else None
+        if told_apart is None:
+            return self.groups.encode(columns, len(flow))
+        first, codes = told_apart
+        numbers, fresh = self.groups.encode([whole(columns[0]).take(pa.array(first))], len(first))
+        return np.take(numbers, codes, out=room(len(codes)), mode="clip"), fresh
 
     def _recent(self, flow: Flow) -> Flow:
         """Without rows that are behind the history: such come only behind a jump, when a unit is built again."""
@@ -140,3 +151,20 @@ class SignedRows:
             return {}
         keys = to_table({name: cut[name] for name in self.kept.key}) if len(cut[by]) else None
         return {self.kept.name: Change(to_table(put), cut=keys, floor=floor)}
+
+
+def _told_apart(column: pa.Array) -> tuple[Int64s, NDArray[np.int32]] | None:
+    """Where distinct integers stand first, and of each row which of them it has: in one compiled pass, where that is
+    made and they are not too many."""
+    compiled, kind = loops(), column.type
+    if (
+        compiled is None
+        or column.null_count
+        or not pa.types.is_integer(kind)
+        or kind.bit_width not in compiled.DISTINCT
+    ):
+        return None
+    values = column.to_numpy().view(np.dtype(f"i{kind.bit_width // 8}"))
+    codes, first = room(len(values), np.int32), np.empty(GROUPS_MOST, np.int64)
+    many = compiled.DISTINCT[kind.bit_width](values, np.full(4 * GROUPS_MOST, -1), codes, first)
+    return None if many < 0 else (first[:many], codes)
