@@ -157,7 +157,13 @@ class Lanes:
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no train is under way; says whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._trains and not self._busy and self._is_settled, seconds)
+            return self._changed.wait_for(lambda: self._is_idle, seconds)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing will come of any train any more. With the lock held."""
+        busy = self._busy or self._committing
+        return not busy and (self.failure is not None or not (self._trains or self._due))
 
     @property
     def _is_settled(self) -> bool:

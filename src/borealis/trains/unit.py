@@ -224,7 +224,7 @@ class UnitRun:
         """
         if self._waits_for_commits or self.rehearsals.due or self._repeats or self._jumps:
             return None
-        if self.manager.train(number).final:
+        if number < 0 or self.manager.train(number).final:  # a rehearsal is no train
             return None
         ahead = self.manager.next_train(number, 0.0)
         if ahead is not None:

@@ -27,6 +27,7 @@ from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
 from borealis.trains.commit_point import CommitPoint as Done
 from borealis.trains.handover import Handover
+from borealis.trains.intake import Admission
 from borealis.trains.notices import NoticeFile
 from borealis.trains.train import unpack
 from borealis.trains.unit import UnitOptions, UnitRun
@@ -258,4 +259,42 @@ def test_troubles_are_told_while_they_last(database: Embedded) -> None:
     run.start()
     run.commit(next_train(run)[1])
     assert run.troubles.now() == []
+    run.close(False)
+
+
+def plain(rows: int) -> UnitRun:
+    """A unit that gives on what it reads, of which all is there before the first train."""
+    d = Diagram("d")
+    d.input("a", "ts TIMESTAMP, n BIGINT", slack="1 hour").filter("true").output("out")
+    program = Program(1, False, {"a": schema_text(ROWS)}, (), [Level([], (), (Port(1, "a", hidden=()),))])
+    made = Compiled(program, {"out": Outlet(1, "a", ROWS)}, {"a": ROWS}, {}, {}, {}, {})
+    options = UnitOptions(admission=Admission(rows_most=1))
+    return UnitRun("u", d.validate(), made, {"a": Turns(0, rows)}, {"out": DiscardSink()}, options)
+
+
+def test_a_train_is_handed_out_before_the_last_is_committed_and_not_before_a_rehearsal() -> None:
+    run = plain(4)
+    run.start()
+    first, result = next_train(run)
+    assert first["train"] == 1
+    until = WALL.now() + 60
+    while (ahead := run.next_ahead(1)) is None:  # as soon as there is one
+        assert WALL.now() < until
+        WALL.sleep(0.001)
+    assert ahead == 2
+    run.commit(result)
+    assert run.committed() == 1
+    run.rehearse()
+    assert run.next_ahead(2) is None  # the rehearsal comes first
+    number = run.next_train(1, 1.0)
+    assert number == -1
+    assert run.next_ahead(number) is None  # and none is ahead of that
+    run.close(False)
+
+
+def test_a_unit_with_a_database_waits_for_each_commit(database: Embedded) -> None:
+    run = begin(database, {"a": Turns(0, 4)}, None)
+    run.start()
+    assert run.next_train(0, 10.0) == 1
+    assert run.next_ahead(1) is None
     run.close(False)
