@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.clock import WALL
+from borealis.coordinator.layout import Layout
 from borealis.coordinator.timings import TIMINGS
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.deployment import Deployment
@@ -35,6 +36,7 @@ from borealis.sim.oracle import Oracle, Rows, shape_of
 from borealis.sim.plan import Plan, Weather
 from borealis.sim.programs import Programs
 from borealis.sim.strikes import Strikes
+from borealis.sim.threads import KilledError
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
 from borealis.threads import Task
@@ -219,9 +221,14 @@ class Run:
         """
         homes: dict[str, tuple[str, int]] = {}
         while not self._over:
-            host = self.cluster.coordinator
+            host, layouts = self.cluster.coordinator, list[Layout]()
             if host.alive and host.coordinator is not None:
-                for layout in host.coordinator.cluster.catalog.layouts():
+                try:
+                    layouts = host.coordinator.cluster.catalog.layouts()
+                except KilledError:  # it died while it was looked at, unless that is this thread's own end
+                    if self.kernel.current is None or self.kernel.current.process.dead:
+                        raise
+                for layout in layouts:
                     moving = {unit.unit for unit in layout.units if unit.moving_to is not None}
                     before, homes = homes, {unit.unit: (unit.node, unit.incarnation) for unit in layout.units}
                     for name, (node, incarnation) in homes.items():
