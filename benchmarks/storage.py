@@ -8,8 +8,8 @@ throughput: rows/s through an entry point and that unit on another node, in stor
 (figures 6 and 7) and bases that are written at different paces (8 and 9). `open_ms` goes from the order until the log
 is read and streams are open, `restore_ms` until the first result that nobody had yet, for which the state is in a
 worker; `first_s` from the kill until a client has that, `again` of it in rows that were read once more. restart: the
-whole cluster is stopped while units on all of its nodes hold much state together, and started again; from the last
-node's being ready until clients of all units have a new result, which only old state can give.
+whole cluster, of one node and of three, is stopped while units on all of its nodes hold much state, and started again;
+from the last node's being ready until clients of all units have a new result, which only old state can give.
 """
 
 from __future__ import annotations
@@ -48,7 +48,19 @@ EXTENTS = (1.0, 2.0, 8.0)
 PERIODS = ("25 ms", "100 ms", "250 ms")
 PATIENCE_S = 240.0
 SHOWN = (
-    *("query", "ha", "extent", "base_period", "rows", "state_bytes", "log_bytes", "rows_per_s", "ratio", "open_ms"),
+    *(
+        "query",
+        "ha",
+        "nodes",
+        "extent",
+        "base_period",
+        "rows",
+        "state_bytes",
+        "log_bytes",
+        "rows_per_s",
+        "ratio",
+        "open_ms",
+    ),
     *("restore_ms", "down_s", "up_s", "first_s", "target", "met"),
 )
 YAML = """\
@@ -229,8 +241,13 @@ def restore(options: Options, say: Say) -> Lines:
 
 
 def restart(options: Options, say: Say) -> Lines:
-    """A cluster that goes on where it was."""
-    keys, nodes = (20_000 if options.quick else 350_000), ("node1", "node2", "node3")
+    """Clusters that go on where they were: all nodes on this machine, and one that has it to itself, as each node of a
+    real cluster has, with as much state on each."""
+    return [_restart(options, say, nodes) for nodes in (("node1",), ("node1", "node2", "node3"))]
+
+
+def _restart(options: Options, say: Say, nodes: tuple[str, ...]) -> dict[str, Any]:
+    keys = 20_000 if options.quick else 350_000
     with _stored(len(nodes), say) as (running, root):
         running.wait_warm()
         scenes = []
@@ -254,6 +271,12 @@ def restart(options: Options, say: Say) -> Lines:
             seen.stop()
         for scene in scenes:
             scene.end()
-    figures = {"query": "restart", "ha": "storage", "rows": keys * len(nodes), "state_bytes": state, "log_bytes": log}
-    figures |= {"down_s": round(down_s, 1), "up_s": round(up_s, 1), "first_s": round(max(firsts), 2)}
-    return [figures | {"target": f"<= {FIRST_S:g} s", "met": max(firsts) <= FIRST_S, "runs": 1}]
+    figures: dict[str, Any] = {"query": "restart", "ha": "storage", "nodes": len(nodes), "rows": keys * len(nodes)}
+    figures |= {
+        "state_bytes": state,
+        "log_bytes": log,
+        "down_s": round(down_s, 1),
+        "up_s": round(up_s, 1),
+        "first_s": round(max(firsts), 2),
+    }
+    return figures | {"target": f"<= {FIRST_S:g} s", "met": max(firsts) <= FIRST_S, "runs": 1}

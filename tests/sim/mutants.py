@@ -207,7 +207,7 @@ def _without_publishers(facts: bytes) -> bytes:
     return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
 
 
-@mutant(60, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
+@mutant(196, approach="active", guarantee="precise", kinds=("kill", "kill twice"))
 def forgets_readers(patch: pytest.MonkeyPatch) -> None:
     """A backup does not hear which readers its streams have: it keeps nothing for them."""
     text = "self._all |= {name: Reader(*one) for name, one in facts.items()}"
@@ -319,7 +319,7 @@ def releases_for_the_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FurtherCopies, "_least_places", lambda self: dict(self._limits.get("", {})))
 
 
-@mutant(50, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
+@mutant(87, approach="passive", guarantee="precise", backups=2, kinds=("kill", "pause"))
 def acks_for_the_first(patch: pytest.MonkeyPatch) -> None:
     """Inputs are acknowledged as far as the first backup has what came of them."""
     patch.setattr(FurtherCopies, "_least", lambda self, name, upto: upto)
@@ -334,7 +334,7 @@ def stands_by_for_itself(patch: pytest.MonkeyPatch) -> None:
     edited(patch, spreading, "by_share", "if node.name != work.node", "if node.name")
 
 
-@mutant(82, kinds=("kill",), spread=True)
+@mutant(1, kinds=("kill",), spread=True)
 def moves_to_and_fro(patch: pytest.MonkeyPatch) -> None:
     """A unit moves although it helps nobody: it is on its way all the time, and never protected for long."""
     patch.setattr(balancing, "GAIN_LEAST", -9.0)
