@@ -32,7 +32,7 @@ from borealis.connectors.python.sink import TableSink
 from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
-from borealis.spark.lane import AHEAD, ATTEMPT, BUCKET, LEASE, MORE, NUMBER, OVER, PACKETS, TRAIN, Results
+from borealis.spark.lane import AHEAD, ATTEMPT, BUCKET, LEASE, MORE, NUMBER, OVER, PACKETS, TRAIN, TrainResults
 from borealis.spark.lanes import Dress, Lanes, LaneTimings
 from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
@@ -364,11 +364,11 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
             said[bucket] = answer
 
 
-def _result(told: dict[str, Any], buffers: list[Any], bucket: int) -> Results:
+def _result(told: dict[str, Any], buffers: list[Any], bucket: int) -> TrainResults:
     """What comes of a train that a task was told to run."""
     train = told[TRAIN]
     rows_together(train["inputs"], buffers)
-    return Results(worker.run_train(train, bucket), None)
+    return TrainResults(worker.run_train(train, bucket), None)
 
 
 def _later_levels(unit: Compiled, table: pa.Table, luck: Luck, spark: SparkSession | None) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -57,13 +57,11 @@ def run_lane(ask: Ask, lease: int, bucket: int, *, ahead: bool = False) -> None:
             said = me | {NUMBER: order[NUMBER]}
             rows_together(train["inputs"], buffers)
             try:
-                results = Results(run_train(train, bucket), train["results"])
-            finally:
+                results = TrainResults(run_train(train, bucket), train["results"])
+            finally:  # also where this one fails: what came of the last is whole
                 if telling is not None:
-                    wait([telling])
-            if telling is not None:
-                telling.result()
-                telling = None
+                    telling.result()
+                    telling = None
             order = {}
             if ahead and results.are_on_their_way:
                 order, buffers = ask(said | {AHEAD: True}, [])
@@ -74,7 +72,7 @@ def run_lane(ask: Ask, lease: int, bucket: int, *, ahead: bool = False) -> None:
                 head = said | {PACKETS: packets}
 
 
-def _tell(ask: Ask, head: dict[str, Any], results: Results) -> None:
+def _tell(ask: Ask, head: dict[str, Any], results: TrainResults) -> None:
     packets, answer = results.packed()
     ask(head | {PACKETS: packets}, answer)
 
@@ -84,7 +82,7 @@ def _writer() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "results")
 
 
-class Results:
+class TrainResults:
     """What comes of a train. Large packets go to files, which are written while what comes behind them is computed."""
 
     def __init__(self, packets: Iterable[Packet], results: str | None) -> None:

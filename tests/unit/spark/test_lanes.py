@@ -26,7 +26,7 @@ from borealis.spark.lane import (
     PACKETS,
     TRAIN,
     WAIT,
-    Results,
+    TrainResults,
     packets_of,
 )
 from borealis.spark.lanes import Dress, Lanes, LaneTimings
@@ -376,7 +376,7 @@ def test_results_are_read_from_where_they_were_to_be_put_and_nowhere_else() -> N
         packets_of([[1, 0, "/etc/passwd"]], [], "/results")
     with pytest.raises(WireError, match="not where they belong"):
         packets_of([[1, 0, "/results/x"]], [], None)
-    assert Results([], None).packed() == ([], [])
+    assert TrainResults([], None).packed() == ([], [])
 
 
 def test_messages_that_are_none_are_refused() -> None:
