@@ -274,6 +274,66 @@ def _tell_changed(
     return made
 
 
+@compiled(Word, Table, Flags, numba.boolean)
+def _shows(rows: int, moves: Int64s, sums: Bools, counted: bool) -> bool:
+    """Whether this changes what a window shows, whatever is in it."""
+    shows = counted and rows != 0
+    for call in range(len(sums)):
+        shows |= moves[call, 0] != 0 if sums[call] else moves[call, 2] != 0
+    return shows
+
+
+@compiled(
+    *(Word, Word, Word, Word, Word, Word, Word, Word, Table, Table),
+    *(numba.int32[::1], Words, Words, Words, numba.int8[::1], Table),
+)
+def _tell_moved(
+    made: int,
+    told: int,
+    group: int,
+    row: int,
+    many: int,
+    end: int,
+    slide: int,
+    rows: int,
+    moves: Int64s,
+    windows: Int64s,
+    out_group: NDArray[np.int32],
+    out_end: Int64s,
+    out_cause: Int64s,
+    out_sub: Int64s,
+    out_kind: Int8s,
+    out_values: Int64s,
+) -> int:
+    """Change so many windows of a group, from a row on, by all that a cause does, which shows in each of them; and give
+    them as they were and as they are. The first ends at `end`. An end that is not there is written over."""
+    old, rank = np.uint64(made), 0  # what is never below 0 is quicker to look for
+    for now in range(np.uint64(row), np.uint64(row + many)):
+        goes = windows[now, ROWS]
+        comes = goes + rows
+        new = old + np.uint64(goes != 0)
+        out_group[old], out_end[old], out_cause[old], out_sub[old] = group, end, told, rank
+        out_kind[old], out_values[ROWS, old] = 1 + (comes != 0), goes
+        rank += goes != 0
+        out_group[new], out_end[new], out_cause[new], out_sub[new] = group, end, told, rank
+        out_kind[new], out_values[ROWS, new] = 3 * (goes != 0), comes
+        rank += comes != 0
+        windows[now, ROWS] = comes
+        for call in range(np.uint64(len(moves))):
+            low = np.uint64(OF_WINDOW) + np.uint64(3) * call
+            high, many_of = low + np.uint64(1), low + np.uint64(2)
+            had, upper, numbers = windows[now, low], windows[now, high], windows[now, many_of]
+            out_values[low, old], out_values[high, old], out_values[many_of, old] = had, upper, numbers
+            total = had + moves[call, 0]
+            upper += moves[call, 1] + _carry(had, moves[call, 0], total)
+            numbers += moves[call, 2]
+            out_values[low, new], out_values[high, new], out_values[many_of, new] = total, upper, numbers
+            windows[now, low], windows[now, high], windows[now, many_of] = total, upper, numbers
+        end += slide
+        old = new + np.uint64(comes != 0)
+    return int(np.int64(old))
+
+
 @compiled(Word, Word, Seen, Seen, Seen, SeenBytes, Seen, SeenTable, Word, Word, Word, Table, Flags)
 def _add_insertions(
     i: int,
@@ -393,8 +453,14 @@ def _fold_until(
             _note_moves(goes, comes, values, valid, moves)
             _move(cells, cell, rows, SUMS, moves)
             stirred[cell] = True
-            if revises:
-                begins = group[i] * slots + slot_of[first - first_window]
+            begins = group[i] * slots + slot_of[first - first_window] if revises else 0
+            alone = changed == 0 and (i + 1 == limit or cause[i + 1] != cause[i])
+            if revises and alone and _shows(rows, moves, sums, counted):
+                made = _tell_moved(
+                    *(made, cause[i], group[i], begins, last - first + 1, first * slide + size, slide, rows, moves),
+                    *(windows, out_group, out_end, out_cause, out_sub, out_kind, out_values),
+                )
+            elif revises:
                 for row in range(begins, begins + last - first + 1):
                     if mark[row] != stamp:
                         mark[row] = stamp
@@ -614,13 +680,19 @@ def note_others(word: Int64s, tops: Int64s, slots: Int64s, marks: Bytes) -> None
             slots[at, 0], slots[at, 1] = word[i], i
 
 
-@compiled(Seen, Word)
-def _risen_to(tops: Int64s, key: int) -> int:
-    """The first place that is not below a key, of which there is one. Guesses as if all rose evenly, and looks on from
-    there by steps that double."""
-    low, high = 0, len(tops) - 1
-    share = (np.float64(key) - np.float64(tops[0])) / (np.float64(tops[high]) - np.float64(tops[0]) + 1)
-    guess, step = min(max(int(high * share), 0), high), 1
+@compiled(Seen)
+def _density(tops: Int64s) -> float:
+    """How many rows there are for each number that they rise by."""
+    return (len(tops) - 1) / (np.float64(tops[-1]) - np.float64(tops[0]) + 1)
+
+
+@compiled(Seen, Word, Word, numba.float64)
+def _risen_to(tops: Int64s, key: int, near: int, density: float) -> int:
+    """The first place that is not below a key, of which there is one. Guesses from a place as if all rose evenly, and
+    looks on from there by steps that double."""
+    low, high, step = 0, len(tops) - 1, 1
+    guess = near + int((np.float64(key) - np.float64(tops[near])) * density)
+    guess = min(max(guess, 0), high)
     if tops[guess] >= key:
         high = guess
         while high - step >= 0 and tops[high - step] >= key:
@@ -656,12 +728,13 @@ def look_up(
     place: Int64s,
     place_time: Int64s,
 ) -> None:
-    """Write of each key that is wanted the last row that has it, if any does: its place, from `base` on, and time."""
-    last = len(slots) - 1
+    """Write of each key that is wanted, in rising order, the last row that has it, if any does: its place, from `base`
+    on, and time."""
+    last, near, density = len(slots) - 1, 0, _density(tops)
     for k in range(len(wanted)):
         key, found = wanted[k], -1
         if tops[0] <= key <= tops[-1]:
-            at = _risen_to(tops, key)
+            near = at = _risen_to(tops, key, near, density)
             if tops[at] == key and alive[at] and time[at] >= floor:
                 found = at
         mark = _slot(key, 8 * len(marks))
@@ -701,7 +774,7 @@ def judge(
     stays: Bools,  # of each row of the train
 ) -> int:
     """Make changes one by one. Returns how many held rows go."""
-    n, made, old, slots = len(word), 0, 0, len(known_as)
+    n, made, old, slots, density = len(word), 0, 0, len(known_as), _density(tops)
     for k in range(len(few)):
         i = few[k]
         first[k] = made
@@ -715,7 +788,7 @@ def judge(
             known_as[at] = k
             place[k], since[k] = (n + k, held_time[k]) if held[k] >= 0 else (-1, 0)
             if tops[0] <= key <= tops[-1]:
-                other = _risen_to(tops, key)
+                other = _risen_to(tops, key, 0, density)
                 if other < i and word[other] == key and stays[other]:
                     place[k], since[k] = other, time[other]
         has = known_as[at]
