@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,12 @@ import pyarrow as pa
 from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
+from borealis.kernels.flow import NOTHING
 from borealis.kernels.kinds import NO_KIND, UNKNOWN, adds, kinds_of
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int8s, Int64s, Kind
+
+FEW = 16  # rows for each boundary that may be among them: with fewer, all rows are looked at
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A batch with its times; `bound[i]` is the boundary that stands just before row i, or FIRST_TIME for none."""
+    """A batch with its times; just before the row `at[k]` stands the boundary `bound[k]`."""
 
     start: Cursor  # before the first row
     rows: pa.Table
     time: Int64s
     newest: Int64s  # the largest time up to and including each row
+    at: Int64s
     bound: Int64s
     late: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -66,13 +69,12 @@ class Admitted:
     @cached_property
     def row_events(self) -> Int64s:
         """Which event each row is: before it stands its boundary if there is one."""
-        return np.cumsum(np.where(self.bound > FIRST_TIME, 2, 1)) - 1
+        return np.arange(len(self)) + between(np.arange(len(self.at) + 1), self.at, len(self))
 
     @property
     def bound_events(self) -> tuple[Int64s, Int64s]:
         """Which events are boundaries, and their times."""
-        at = np.flatnonzero(self.bound > FIRST_TIME)
-        return self.row_events[at] - 1, self.bound[at]
+        return self.at + np.arange(len(self.at)), self.bound
 
     @cached_property
     def reached(self) -> Int64s:
@@ -96,26 +98,32 @@ class Admitted:
         if not stop:
             return self.start
         late = np.flatnonzero(self.late[:stop])
-        boundary = np.maximum(np.maximum.accumulate(self.bound[:stop]), self.start.boundary)
-        behind = int((boundary[late].view(np.uint64) - self.time[late].view(np.uint64)).max()) if len(late) else 0
+        boundary = np.append(self.start.boundary, self.bound)
+        stands = boundary[np.searchsorted(self.at, late, side="right")]
+        behind = int((stands.view(np.uint64) - self.time[late].view(np.uint64)).max()) if len(late) else 0
         return Cursor(
             self.start.position + stop,
             int(self.newest[stop - 1]),
-            int(boundary[-1]),
+            int(boundary[np.searchsorted(self.at, stop)]),
             self.start.late + len(late),
             max(self.start.lateness, min(behind, LAST_TIME)),
         )
 
     def split(self, stop: int) -> tuple[Admitted, Admitted]:
         """The first `stop` rows, and the rest."""
-        head, tail = slice(None, stop), slice(stop, None)
-        return (
-            Admitted(self.start, self.rows.slice(0, stop), *(a[head] for a in self._arrays())),
-            Admitted(self.cursor(stop), self.rows.slice(stop), *(a[tail] for a in self._arrays())),
-        )
+        near, at, bound = int(np.searchsorted(self.at, stop)), self.at, self.bound
+        head = self.rows.slice(0, stop), self.time[:stop], self.newest[:stop], at[:near], bound[:near]
+        tail = self.rows.slice(stop), self.time[stop:], self.newest[stop:], at[near:] - stop, bound[near:]
+        return Admitted(self.start, *head, self.late[:stop]), Admitted(self.cursor(stop), *tail, self.late[stop:])
 
-    def _arrays(self) -> tuple[Any, ...]:
-        return self.time, self.newest, self.bound, self.late
+
+def between(values: Int64s, at: Int64s, many: int) -> Int64s:
+    """For each of so many rows one value: the first for those before `at[0]`, the next from there on.
+
+    >>> between(np.array([5, 6, 7]), np.array([1, 3]), 4).tolist()
+    [5, 6, 6, 7]
+    """
+    return np.repeat(values, np.diff(at, prepend=0, append=many))
 
 
 class EntryPoint:
@@ -143,29 +151,31 @@ class EntryPoint:
             rows = rows.slice(0, len(time))
         n = len(time)
         if not n:
-            nothing = np.empty(0, np.int64)
-            return Admitted(cursor, rows, nothing, nothing, nothing, np.empty(0, np.bool_))
+            return Admitted(cursor, rows, NOTHING, NOTHING, NOTHING, NOTHING, np.empty(0, np.bool_))
         if newest[0] < cursor.newest:
             newest = np.maximum(newest, cursor.newest)
-        boundary = np.maximum(self._held(newest), cursor.boundary)
-        bound = np.full(n, FIRST_TIME)
-        rises = np.flatnonzero(boundary[1:] > boundary[:-1]) + 1
-        bound[rises] = boundary[rises]
-        if boundary[0] > cursor.boundary:
-            bound[0] = boundary[0]
-        late = np.zeros(n, np.bool_) if spec.late == "revise" else time < boundary
+        at, bound = self._rises(newest)
+        boundary = np.append(cursor.boundary, bound)
+        late = np.zeros(n, np.bool_) if spec.late == "revise" else time < between(boundary, at, n)
         if kind is not None:  # what corrects a row is not late, however old that is
             late &= kind[:n] == Kind.INSERTION
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
-            behind = about(int(boundary[first]) - int(time[first]))
+            behind = about(int(boundary[np.searchsorted(at, first, side="right")]) - int(time[first]))
             self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
                 hint="raise slack, or set late: keep to have late tuples set aside",
             )
-            n = first
-            rows, time, newest, bound, late = rows.slice(0, n), time[:n], newest[:n], bound[:n], late[:n]
-        admitted = Admitted(cursor, rows, time, newest, bound, late)
+            n, near = first, int(np.searchsorted(at, first))
+            rows, time, newest, late, at, bound = (
+                rows.slice(0, n),
+                time[:n],
+                newest[:n],
+                late[:n],
+                at[:near],
+                bound[:near],
+            )
+        admitted = Admitted(cursor, rows, time, newest, at, bound, late)
         self.cursor = admitted.cursor(n)
         return admitted
 
@@ -190,6 +200,23 @@ class EntryPoint:
     def time_column(self) -> str:
         """Where a train's workers find the time of a tuple: in a column of the user's, or in one that is added."""
         return TIME if self.time.expr is not None or self.spec.key else self.spec.time
+
+    def _rises(self, newest: Int64s) -> tuple[Int64s, Int64s]:
+        """Before which rows a boundary stands, and which."""
+        standing = self.cursor.boundary
+        first, last = self._held(newest[[0, -1]]).tolist()
+        if last <= standing:
+            return NOTHING, NOTHING
+        low = max(first, standing)
+        if last // self.pace - low // self.pace > len(newest) // FEW:
+            held = self._held(newest)
+            at = np.flatnonzero(held[1:] > np.maximum(held[:-1], standing)) + 1
+        else:  # each multiple is looked for
+            multiples = np.arange(low // self.pace + 1, last // self.pace + 1) * self.pace
+            at = np.unique(np.searchsorted(newest, multiples + self._slack_us))
+        if first > standing:
+            at = np.append(0, at)
+        return at, self._held(newest[at])
 
     def _held(self, newest: Int64s) -> Int64s:
         """The multiples of the pace at or before `newest - slack`; where there is no such time, FIRST_TIME."""

@@ -246,11 +246,10 @@ class Entry:
     def _on_time(self, admitted: Admitted) -> Section:
         first = self.queue.next_id
         rows, time = admitted.rows, admitted.time
-        places = np.flatnonzero(admitted.bound > FIRST_TIME)
-        bound, at = admitted.bound[places], places
+        at, bound = admitted.at, admitted.bound
         if admitted.late.any():
             good = ~admitted.late
-            at = np.concatenate(([0], np.cumsum(good)))[places]
+            at = np.concatenate(([0], np.cumsum(good)))[at]
             rows, time = rows.filter(pa.array(good)), time[good]
         return section(first, rows, time, (first + at).astype(np.int64), bound, self.queue.boundary)
 

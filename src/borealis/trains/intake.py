@@ -117,7 +117,7 @@ class Intake:
         if isinstance(self.entry, Relay):
             rows = empty_rows(self.schema.remove(len(self.schema) - 1))
             return Relayed(self.cut, Section(self.cut.position, rows, none, none, none, self.cut.boundary))
-        return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
+        return Admitted(self.cut, self.schema.empty_table(), none, none, none, none, np.empty(0, np.bool_))
 
     def take_until(self, position: int, boundary: int) -> Relayed | None:
         """The next tuples and boundaries, but nothing behind that place; None if there are none, so far."""

@@ -32,7 +32,10 @@ def raw(microseconds: int) -> pa.Table:
 
 def bounds(admitted: Admitted) -> list[float | None]:
     """The boundary before each row, in seconds."""
-    return [None if b == FIRST_TIME else b / SECOND for b in admitted.bound.tolist()]
+    found: list[float | None] = [None] * len(admitted)
+    for at, bound in zip(admitted.at.tolist(), admitted.bound.tolist(), strict=True):
+        found[at] = bound / SECOND
+    return found
 
 
 def test_a_boundary_stands_before_the_tuple_that_lifts_it() -> None:
@@ -86,16 +89,30 @@ def test_cuts_change_nothing(cuts: list[int]) -> None:
     at_once = whole.admit(rows)
     parts = entry(slack="1 second")
     pieces = [parts.admit(rows.slice(a, b - a)) for a, b in zip([0, *cuts], [*cuts, 6], strict=True)]
-    for name in ("time", "newest", "bound", "late"):
+    for name in ("time", "newest", "late"):
         assert np.concatenate([getattr(p, name) for p in pieces]).tolist() == getattr(at_once, name).tolist()
+    assert [bound for p in pieces for bound in bounds(p)] == bounds(at_once)
     assert parts.cursor == whole.cursor
     for stop in range(7):
         again = entry(slack="1 second", cursor=at_once.cursor(stop))
-        assert again.admit(rows.slice(stop)).bound.tolist() == at_once.bound[stop:].tolist()
+        assert bounds(again.admit(rows.slice(stop))) == bounds(at_once)[stop:]
         assert again.cursor == whole.cursor
         head, tail = at_once.split(stop)
         assert head.cursor(len(head)) == tail.start == at_once.cursor(stop)
         assert tail.cursor(len(tail)) == whole.cursor
+
+
+@pytest.mark.parametrize("seconds", [3, 50, 5_000])  # few boundaries are looked for one by one, many row by row
+def test_a_batch_has_the_boundaries_that_its_rows_have_one_by_one(seconds: int) -> None:
+    chance = np.random.default_rng(seconds)
+    times = np.cumsum(chance.exponential(seconds / 400, 400)) + chance.normal(0, 2, 400)
+    rows, alone, cursor = table(*times), entry(), Cursor(newest=SECOND, boundary=SECOND // 2)
+    whole = entry(cursor=cursor).admit(rows)
+    alone.cursor = cursor
+    single = [alone.admit(rows.slice(i, 1)) for i in range(len(times))]
+    assert bounds(whole) == [bound for one in single for bound in bounds(one)]
+    assert whole.late.tolist() == [bool(one.late[0]) for one in single]
+    assert whole.cursor(len(times)) == alone.cursor
 
 
 def test_a_null_time_is_refused_by_its_row_and_rows_before_it_are_admitted() -> None:
