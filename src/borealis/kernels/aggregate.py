@@ -77,18 +77,22 @@ class AggregateKernel(Grouped):
 
     def _absorb(self, flow: Flow, group: Int64s) -> Columns:
         """Fold rows of these groups into their panes; those panes."""
-        pane = np.floor_divide(flow.time, self.width)
-        panes, groups, slot = distinct_pairs(pane, group, self.groups.capacity)
-        panes = panes * self.width
-        touched = self._stored_or_new(panes, groups, flow, slot)
+        panes, groups, slot, first = self._panes_of(flow, group)
+        touched = self._stored_or_new(panes, groups, flow, first)
         touched = self._added(touched, lambda name: whole(flow.rows[name]), slot, flow.time)
         self._put(touched)
         self._note_groups(groups, panes)
         return touched
 
-    def _stored_or_new(self, panes: Int64s, groups: Int64s, flow: Flow, slot: Int64s) -> Columns:
+    def _panes_of(self, flow: Flow, group: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """Where each pane of each group begins, in order; which group; the place among them of each row; and the first
+        row of each."""
+        panes, groups, slot = distinct_pairs(np.floor_divide(flow.time, self.width), group, self.groups.capacity)
         first = np.empty(len(panes), np.int64)
         first[slot[::-1]] = np.arange(len(slot) - 1, -1, -1)
+        return panes * self.width, groups, slot, first
+
+    def _stored_or_new(self, panes: Int64s, groups: Int64s, flow: Flow, first: Int64s) -> Columns:
         head = {PANE: panes, GROUP: groups, FIRST_CAUSE: flow.cause[first], FIRST_SUB: flow.sub[first]}
         new = self._started(head)
         stored, found = self.entries.stored(panes, groups)

@@ -145,6 +145,8 @@ def rank_within(cause: Int64s) -> Int64s:
     [0, 1, 0, 0, 1, 2]
     """
     n, new = len(cause), differs(cause)
+    if new.all():
+        return np.zeros(n, np.int64)
     starts = np.flatnonzero(new)
     if 2 * len(starts) < n:
         return np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))

@@ -93,6 +93,22 @@ def panes_touched(
     return every, max(most, here)
 
 
+@compiled(Seen, Seen, Word, Word, Word, Words, Words)
+def codes_of(time: Int64s, group: Int64s, width: int, least: int, many: int, first: Int64s, code: Int64s) -> None:
+    """Write of each row the number of its pane and group, from the pane of number `least` on; and of each such number,
+    which stands at -1, the first row."""
+    begin, end, base = 1, 0, 0
+    for i in range(len(time)):
+        if time[i] < begin or time[i] >= end:
+            number = time[i] // width
+            begin = number * width
+            end, base = begin + width, (number - least) * many
+        at = base + group[i]
+        code[i] = at
+        if first[at] < 0:
+            first[at] = i
+
+
 @compiled(Word, Word, Word)
 def _carry(had: int, more: int, total: int) -> int:
     """What the sum of two words carries into the next one."""

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall
 from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE, AggregateKernel, oldest_needed
-from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, take
+from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, room, take
+from borealis.kernels.compiled import loops
 from borealis.kernels.flow import NOTHING, Bounds, Flow, differs
 from borealis.kernels.folding import add_counts, sum_counts
 from borealis.kernels.groups import END, GROUP, inside_windows
@@ -39,6 +40,7 @@ FROM, UNTIL = "from", "until"  # the causes during which a version holds: the fi
 REVISES = "revises"  # whether a window that has it was closed
 NEAR = "near"  # whether its pane gets late rows, or loses some; perhaps it does neither
 PART_ENTRIES = 1 << 12  # of a sealed part, as far as panes allow
+CODES_LEAST = 1 << 18  # of panes and groups that there may be, or more where there are more rows
 FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a pane
 
 
@@ -91,6 +93,19 @@ class RevisedPanes(SignedRows, AggregateKernel):
         return self._windows(*steps.states())
 
     # -- entries, which count their rows
+
+    def _panes_of(self, flow: Flow, group: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        compiled, many = loops(), self.groups.capacity
+        least = int(flow.time.min()) // self.width
+        span = (int(flow.time.max()) // self.width - least + 1) * many
+        if compiled is None or span > max(CODES_LEAST, 4 * len(flow)):
+            return super()._panes_of(flow, group)
+        first, slot = np.full(span, -1), room(len(flow))
+        compiled.codes_of(flow.time, group, self.width, least, many, first, slot)
+        codes, place = np.flatnonzero(first >= 0), np.empty(span, np.int64)
+        place[codes] = np.arange(len(codes))
+        np.take(place, slot, out=slot, mode="clip")  # with which it needs no copy
+        return (codes // many + least) * self.width, codes % many, slot, first[codes]
 
     def _started(self, head: Columns) -> Columns:
         return super()._started(head | {ROWS: np.zeros(len(head[GROUP]), np.int64)})

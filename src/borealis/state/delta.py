@@ -115,7 +115,9 @@ def merge_deltas(
     return merged
 
 
-_MAGIC, _BEFORE = b"BDL4", b"BDL3"  # in which keys were Arrow streams, too, and all sizes stood together
+_MAGIC = b"BDL5"
+_WHOLE = b"BDL4"  # in which each column was written out
+_BEFORE = b"BDL3"  # in which keys were Arrow streams, too, and all sizes stood together
 _ALIGN, _ALIGN_KEYS = 64, 8
 _KEY_BYTES = 8
 _NO_KEYS = np.empty(0, np.int64)
@@ -160,9 +162,11 @@ class BoxDelta(Unwritten):
         self._parts: list[tuple[int, pa.Buffer | TableStream]] = []  # from a multiple of which they begin
         index = []
         for name, change in delta.items():
-            put = unwritten(change.put)
+            same = _constants(change.put)
+            put = unwritten(change.put.drop_columns([column for _, column, _, _ in same]))
             self._parts.append((_ALIGN, put))
-            index.append((name, change.floor, put.size, None if change.cut is None else _shape(change.cut)))
+            shape = None if change.cut is None else _shape(change.cut)
+            index.append((name, change.floor, put.size, shape, same))
             if change.cut is not None:
                 self._parts.append((_ALIGN_KEYS, _numbers(change.cut)))
         head = json.dumps([index, box], separators=(",", ":")).encode()
@@ -179,6 +183,22 @@ class BoxDelta(Unwritten):
                 part.write(sink)
             else:
                 sink.write(part)
+
+
+def _constants(table: pa.Table) -> list[tuple[int, str, bool, int]]:
+    """Columns of a large table that have the same number in all rows: where they stand, what they are called, whether
+    they may have nulls, and the number."""
+    found: list[tuple[int, str, bool, int]] = []
+    if len(table) <= SMALL_ROWS or len(table.columns) < 2:
+        return found
+    for place, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
+        plain = field.type == pa.int64() and field.metadata is None and not column.null_count
+        if plain and column[0] == column[-1]:
+            parts = [part.to_numpy() for part in column.chunks]
+            number = column[0].as_py()
+            if len(found) + 1 < len(table.columns) and all(np.all(part == number) for part in parts):
+                found.append((place, field.name, field.nullable, number))
+    return found
 
 
 def _shape(cut: pa.Table) -> tuple[list[str], int]:
@@ -206,7 +226,7 @@ def box_of(data: bytes | pa.Buffer) -> str:
 
 
 def _head_of(view: memoryview) -> bytes:
-    if view[:4] not in (_MAGIC, _BEFORE):
+    if view[:4] not in (_MAGIC, _WHOLE, _BEFORE):
         raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
     (size,) = struct.unpack("<I", view[4:8])
     return bytes(view[8 : 8 + size])
@@ -220,9 +240,12 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
     if buffer[:4] == _BEFORE:
         return _unpacked_before(buffer, at, head)
     found: Delta = {}
-    for name, floor, size, cut in json.loads(head)[0]:
+    for name, floor, size, cut, *same in json.loads(head)[0]:
         at += -at % _ALIGN
         put = from_stream(buffer.slice(at, size))
+        for place, column, nullable, number in same[0] if same else ():
+            values = pa.array(np.full(len(put), number))
+            put = put.add_column(place, pa.field(column, pa.int64(), nullable), values)
         at += size
         keys = None
         if cut is not None:
