@@ -88,7 +88,9 @@ class FusedHistory(HistoryKernel):
         was_held = leaving.source >= n
         leaving.source[was_held] = n + place[leaving.source[was_held] - n]
         out = self._told(_Places(compiled, few, first, n), flow, rows | {KIND: kind}, old, leaving)
-        return out, self._remember(rows, gone, {name: old[name] for name in HEAD}, bounds, stays)
+        delta = self._remember(rows, gone, {name: old[name] for name in HEAD}, bounds, stays)
+        self.held.note_tops(word, tops)
+        return out, delta
 
     def _has_numbers(self, flow: Flow) -> bool:
         """Whether keys are numbers, and none is null."""

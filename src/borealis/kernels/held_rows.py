@@ -54,6 +54,7 @@ class _Chunk:
     alive: NDArray[np.bool_]
     counted_at: int = FIRST_TIME  # the floor at which its dead were counted
     indexes: dict[str, Index] = field(default_factory=dict)  # by columns other than the group
+    tops: Int64s | None = None  # the greatest group so far of each row, if that is known
     rising: tuple[Int64s, Int64s, NDArray[np.uint8]] | None = None  # as `risen` has it
 
     def __len__(self) -> int:
@@ -91,9 +92,11 @@ class _Chunk:
     def risen(self, compiled: ModuleType) -> tuple[Int64s, Int64s, NDArray[np.uint8]]:
         """What `look_up` needs: the greatest group so far of each row, and tables of those that are not above all."""
         if self.rising is None:
-            group = self.rows[GROUP]
-            tops = np.empty(len(group), np.int64)
-            others = compiled.greatest_so_far(group, tops)
+            group, tops = self.rows[GROUP], self.tops
+            if tops is None:
+                tops = np.empty(len(group), np.int64)
+                compiled.greatest_so_far(group, tops)
+            others = int(np.count_nonzero(group[1:] <= tops[:-1]))
             room = 1 << (2 * others).bit_length() if others else 0
             slots, marks = np.full((room, 2), -1), np.zeros(room, np.uint8)
             compiled.note_others(group, tops, slots, marks)
@@ -129,6 +132,11 @@ class HeldRows:
         rows = concat(parts)
         if len(rows[TIME]):  # none may be left that is above the floor
             self.chunks.append(_Chunk(rows, np.ones(len(rows[TIME]), np.bool_)))
+
+    def note_tops(self, group: Int64s, tops: Int64s) -> None:
+        """The greatest group so far of each of these rows, if they were the last to be added, and lie as they came."""
+        if self.chunks and self.chunks[-1].rows[GROUP] is group:
+            self.chunks[-1].tops = tops
 
     def find(self, group: Int64s, early: Int64s | None = None, late: Int64s | None = None) -> tuple[Int64s, Int64s]:
         """The rows of each of these groups in its span of time, or of all times: which of the spans each is in, rising,

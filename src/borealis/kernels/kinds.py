@@ -33,10 +33,12 @@ def kinds_of(rows: pa.Table | pa.RecordBatch) -> Int8s:
     given = whole(rows.column(KIND))
     letters = _two_letters(given)
     if letters is not None:
-        return _BY_LETTERS[letters]
+        kinds = np.zeros(len(letters), np.int8)
+        others = np.flatnonzero(letters != _PLUS_I)  # few, as a rule
+        kinds[others] = _BY_LETTERS[letters[others]]
+        return kinds
     found = pc.index_in(given.fill_null(""), pa.array([*KIND_NAMES, ""])).fill_null(UNKNOWN).to_numpy().astype(np.int8)
-    kinds: Int8s = np.where(found == len(KIND_NAMES), INSERTION, found)
-    return kinds
+    return np.where(found == len(KIND_NAMES), INSERTION, found)
 
 
 def _two_letters(given: pa.Array) -> NDArray[np.uint16] | None:
@@ -51,7 +53,9 @@ def _two_letters(given: pa.Array) -> NDArray[np.uint16] | None:
 
 
 _BY_LETTERS: Int8s = np.full(1 << 16, UNKNOWN, np.int8)
-_BY_LETTERS[np.frombuffer("".join(KIND_NAMES).encode(), np.uint16)] = range(len(KIND_NAMES))
+_LETTERS = np.frombuffer("".join(KIND_NAMES).encode(), np.uint16)
+_BY_LETTERS[_LETTERS] = range(len(KIND_NAMES))
+_PLUS_I = _LETTERS[INSERTION]
 
 
 def takes_back(rows: pa.Table | pa.RecordBatch) -> Bools | None:

@@ -671,14 +671,12 @@ def _slot(word: int, slots: int) -> int:
 
 
 @compiled(Seen, Words)
-def greatest_so_far(word: Int64s, tops: Int64s) -> int:
-    """Write the greatest so far of each; returns how many do not rise above all before them."""
-    top, others = LEAST, 0
+def greatest_so_far(word: Int64s, tops: Int64s) -> None:
+    """Write the greatest so far of each."""
+    top = LEAST
     for i in range(len(word)):
-        others += i > 0 and word[i] <= top
         top = max(top, word[i])
         tops[i] = top
-    return others
 
 
 @compiled(Seen, Seen, Table, numba.uint8[::1])
