@@ -856,6 +856,12 @@ def _distinct(values: Any, slots: Int64s, codes: NDArray[np.int32], first: Int64
     return found
 
 
+def _gather(places: Any, values: Int64s, out: Int64s) -> None:
+    """Write the value at each place, none of which is below 0; `out` may be the places."""
+    for i in range(len(places)):
+        out[i] = values[np.uint64(places[i])]
+
+
 def _spread(column: Any, few: Int64s, first: Int64s, source: Int64s, old: Any, out: Any) -> None:
     """A column with others in the place of the few: of each those from `first` on, which are in the column, or behind
     it in `old`."""
@@ -885,4 +891,5 @@ def _spread_of(kind: Any) -> Any:
 
 WIDTHS = {8: numba.int8, 16: numba.int16, 32: numba.int32, 64: Word}
 SPREAD = {bits: _spread_of(kind) for bits, kind in WIDTHS.items()}
+GATHER = {bits: _for(_gather, WIDTHS[bits], Seen, Words) for bits in (32, 64)}
 DISTINCT = {bits: _for(_distinct, WIDTHS[bits], Words, numba.int32[::1], Words) for bits in (32, 64)}

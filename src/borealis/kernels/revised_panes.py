@@ -104,7 +104,7 @@ class RevisedPanes(SignedRows, AggregateKernel):
         compiled.codes_of(flow.time, group, self.width, least, many, first, slot)
         codes, place = np.flatnonzero(first >= 0), np.empty(span, np.int64)
         place[codes] = np.arange(len(codes))
-        np.take(place, slot, out=slot, mode="clip")  # with which it needs no copy
+        compiled.GATHER[64](slot, place, slot)
         return (codes // many + least) * self.width, codes % many, slot, first[codes]
 
     def _started(self, head: Columns) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
@@ -58,9 +59,11 @@ class SignedRows:
         told_apart = _told_apart(whole(columns[0])) if len(columns) == 1 else None
         if told_apart is None:
             return self.groups.encode(columns, len(flow))
-        first, codes = told_apart
+        compiled, first, codes = told_apart
         numbers, fresh = self.groups.encode([whole(columns[0]).take(pa.array(first))], len(first))
-        return np.take(numbers, codes, out=room(len(codes)), mode="clip"), fresh
+        group = room(len(codes))
+        compiled.GATHER[32](codes, numbers, group)
+        return group, fresh
 
     def _recent(self, flow: Flow) -> Flow:
         """Without rows that are behind the history: such come only behind a jump, when a unit is built again."""
@@ -153,9 +156,9 @@ class SignedRows:
         return {self.kept.name: Change(to_table(put), cut=keys, floor=floor)}
 
 
-def _told_apart(column: pa.Array) -> tuple[Int64s, NDArray[np.int32]] | None:
-    """Where distinct integers stand first, and of each row which of them it has: in one compiled pass, where that is
-    made and they are not too many."""
+def _told_apart(column: pa.Array) -> tuple[ModuleType, Int64s, NDArray[np.int32]] | None:
+    """The compiled loops, where distinct integers stand first, and of each row which of them it has: in one pass, where
+    loops are made and the integers are not too many."""
     compiled, kind = loops(), column.type
     if (
         compiled is None
@@ -167,4 +170,4 @@ def _told_apart(column: pa.Array) -> tuple[Int64s, NDArray[np.int32]] | None:
     values = column.to_numpy().view(np.dtype(f"i{kind.bit_width // 8}"))
     codes, first = room(len(values), np.int32), np.empty(GROUPS_MOST, np.int64)
     many = compiled.DISTINCT[kind.bit_width](values, np.full(4 * GROUPS_MOST, -1), codes, first)
-    return None if many < 0 else (first[:many], codes)
+    return None if many < 0 else (compiled, first[:many], codes)
