@@ -99,7 +99,7 @@ def tell(
             if bound is not None:
                 events.append(Event(other, bound=bound))
         one = entries[name].admit(tables[name].slice(at[name], 1))
-        if one.bound[0] > FIRST_TIME:
+        if len(one.bound):
             events.append(Event(name, bound=int(one.bound[0])))
         events.append(Event(name, row=at[name], late=bool(one.late[0])))
         at[name] += 1

@@ -185,7 +185,8 @@ def marks(spec: Input, pace: int, table: pa.Table, places: list[int]) -> tuple[l
         batch = entry.admit(table.slice(start, stop - start))
         head, tail = batch.split(len(batch) // 2)
         for part in (head, tail):
-            out += zip(part.bound.tolist(), part.late.tolist(), strict=True)
+            bounds = dict(zip(part.at.tolist(), part.bound.tolist(), strict=True))
+            out += [(bounds.get(row, FIRST_TIME), late) for row, late in enumerate(part.late.tolist())]
         assert tail.cursor(len(tail)) == batch.cursor(len(batch)) == entry.cursor
         assert tail.start == head.cursor(len(head))
     return out, entry.cursor
