@@ -17,7 +17,7 @@ import pyarrow as pa
 from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
-from borealis.kernels.flow import NOTHING
+from borealis.kernels.flow import NOTHING, behind_one, between
 from borealis.kernels.kinds import NO_KIND, UNKNOWN, adds, kinds_of
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int8s, Int64s, Kind
@@ -98,16 +98,19 @@ class Admitted:
         if not stop:
             return self.start
         late = np.flatnonzero(self.late[:stop])
-        boundary = np.append(self.start.boundary, self.bound)
-        stands = boundary[np.searchsorted(self.at, late, side="right")]
+        stands = self.standing(late)
         behind = int((stands.view(np.uint64) - self.time[late].view(np.uint64)).max()) if len(late) else 0
         return Cursor(
             self.start.position + stop,
             int(self.newest[stop - 1]),
-            int(boundary[np.searchsorted(self.at, stop)]),
+            int(self.standing(np.array([stop - 1]))[0]),
             self.start.late + len(late),
             max(self.start.lateness, min(behind, LAST_TIME)),
         )
+
+    def standing(self, rows: Int64s) -> Int64s:
+        """The boundaries that stand when these rows come."""
+        return behind_one(self.start.boundary, self.bound)[np.searchsorted(self.at, rows, side="right")]
 
     def split(self, stop: int) -> tuple[Admitted, Admitted]:
         """The first `stop` rows, and the rest."""
@@ -115,15 +118,6 @@ class Admitted:
         head = self.rows.slice(0, stop), self.time[:stop], self.newest[:stop], at[:near], bound[:near]
         tail = self.rows.slice(stop), self.time[stop:], self.newest[stop:], at[near:] - stop, bound[near:]
         return Admitted(self.start, *head, self.late[:stop]), Admitted(self.cursor(stop), *tail, self.late[stop:])
-
-
-def between(values: Int64s, at: Int64s, many: int) -> Int64s:
-    """For each of so many rows one value: the first for those before `at[0]`, the next from there on.
-
-    >>> between(np.array([5, 6, 7]), np.array([1, 3]), 4).tolist()
-    [5, 6, 6, 7]
-    """
-    return np.repeat(values, np.diff(at, prepend=0, append=many))
 
 
 class EntryPoint:
@@ -155,28 +149,21 @@ class EntryPoint:
         if newest[0] < cursor.newest:
             newest = np.maximum(newest, cursor.newest)
         at, bound = self._rises(newest)
-        boundary = np.append(cursor.boundary, bound)
-        late = np.zeros(n, np.bool_) if spec.late == "revise" else time < between(boundary, at, n)
+        late = np.zeros(n, np.bool_)
+        if spec.late != "revise":
+            late = time < between(behind_one(cursor.boundary, bound), at, n)
         if kind is not None:  # what corrects a row is not late, however old that is
             late &= kind[:n] == Kind.INSERTION
+        admitted = Admitted(cursor, rows, time, newest, at, bound, late)
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
-            behind = about(int(boundary[np.searchsorted(at, first, side="right")]) - int(time[first]))
+            behind = about(int(admitted.standing(np.array([first]))[0]) - int(time[first]))
             self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
                 hint="raise slack, or set late: keep to have late tuples set aside",
             )
-            n, near = first, int(np.searchsorted(at, first))
-            rows, time, newest, late, at, bound = (
-                rows.slice(0, n),
-                time[:n],
-                newest[:n],
-                late[:n],
-                at[:near],
-                bound[:near],
-            )
-        admitted = Admitted(cursor, rows, time, newest, at, bound, late)
-        self.cursor = admitted.cursor(n)
+            admitted, _ = admitted.split(first)
+        self.cursor = admitted.cursor(len(admitted))
         return admitted
 
     def _times(self, rows: pa.Table, kind: Int8s | None) -> tuple[Int64s, Int64s, str | None]:

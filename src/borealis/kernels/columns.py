@@ -110,6 +110,11 @@ def take(columns: Columns, index: Int64s) -> Columns:
     return {k: v[index] if isinstance(v, np.ndarray) else v.take(places) for k, v in columns.items()}
 
 
+def piece(columns: Columns, low: int, high: int) -> Columns:
+    """Rows that lie together, without copying them: whoever keeps them keeps all."""
+    return {name: column[low:high] for name, column in columns.items()}
+
+
 def filtered(columns: Columns, keep: NDArray[np.bool_]) -> Columns:
     mask = pa.array(keep)
     return {k: v[keep] if isinstance(v, np.ndarray) else v.filter(mask) for k, v in columns.items()}
@@ -157,9 +162,14 @@ def normal_floats(array: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
 
 
+def fits(span: int, rows: int) -> bool:
+    """Whether a table of all codes that there may be is worth its room, for so many rows."""
+    return span <= max(4 * rows, 1 << 18)
+
+
 def compact(codes: Int64s, span: int) -> tuple[Int64s, Int64s]:
     """The distinct codes in rising order, and each row's place among them. Codes lie in [0, span)."""
-    if span <= max(4 * len(codes), 1 << 18):
+    if fits(span, len(codes)):
         seen = np.zeros(span, np.bool_)
         seen[codes] = True
         distinct = np.flatnonzero(seen)

@@ -38,7 +38,7 @@ class Bounds:
         if np.any(cause[1:] < cause[:-1]):
             return every[np.searchsorted(self.cause, cause, "left")]
         start = np.searchsorted(cause, self.cause, "right")
-        return np.repeat(every, np.diff(start, prepend=0, append=len(cause)))
+        return between(every, start, len(cause))
 
     def behind(self, us: int) -> Bounds:
         """The same so much earlier; the end of a stream stays where it is."""
@@ -136,6 +136,15 @@ def merge_bounds(inputs: list[Bounds]) -> Bounds:
     cause, least = cause[last_of_cause], least[last_of_cause]
     rose = least > np.maximum.accumulate(np.concatenate(([standing], least[:-1])))
     return Bounds(standing, cause[rose], least[rose])
+
+
+def between(values: Int64s, at: Int64s, many: int) -> Int64s:
+    """For each of so many rows one value: the first for those before `at[0]`, the next from there on.
+
+    >>> between(np.array([5, 6, 7]), np.array([1, 3]), 4).tolist()
+    [5, 6, 6, 7]
+    """
+    return np.repeat(values, np.diff(at, prepend=0, append=many))
 
 
 def rank_within(cause: Int64s) -> Int64s:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import Count, ExactSum
 from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE, oldest_needed
-from borealis.kernels.columns import Columns, concat, decimal_words, room, to_numpy, whole
+from borealis.kernels.columns import Columns, concat, decimal_words, piece, room, to_numpy, whole
 from borealis.kernels.compiled import loops
 from borealis.kernels.flow import Flow, behind_one, empty_flow
 from borealis.kernels.groups import END, GROUP, START
@@ -57,7 +57,7 @@ class FusedWindows(UndoneWindows):
         self._thaw((np.flatnonzero(needed.panes) + needed.lowest) * self.width)
         edges = np.array([needed.lowest, needed.lowest + len(needed.panes)]) * self.width
         low, high = np.searchsorted(self.open[PANE], edges).tolist()
-        stored = _part(self.open, low, high)
+        stored = piece(self.open, low, high)
         number = np.floor_divide(stored[PANE], self.width) - needed.lowest
         needed.panes[number] = True
         used = (np.count_nonzero(needed.panes) + np.count_nonzero(needed.windows)) * many
@@ -74,7 +74,7 @@ class FusedWindows(UndoneWindows):
         mine, put, cut = (
             self._entries(cells, needed, np.flatnonzero(some)) for some in (filled, stirred & filled, stirred & ~filled)
         )
-        self.open = concat([_part(self.open, 0, low), mine, _part(self.open, high, len(self.open[PANE]))])
+        self.open = concat([piece(self.open, 0, low), mine, piece(self.open, high, len(self.open[PANE]))])
         self._note_entries(stored[GROUP], mine[GROUP])
         return out, (put, cut)
 
@@ -186,11 +186,6 @@ class FusedWindows(UndoneWindows):
         edges[start[windows] + per] -= 1
         panes = (touched > 0) | (np.cumsum(edges)[:-1] > 0)
         return _Needed(lowest, panes, first, windows, *found)
-
-
-def _part(entries: Columns, low: int, high: int) -> Columns:
-    """Some that lie together, without copying them."""
-    return {name: column[low:high] for name, column in entries.items()}
 
 
 def _places(needed: Bools, many: int) -> Int64s:

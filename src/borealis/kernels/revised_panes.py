@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall
 from borealis.kernels.aggregate import FIRST_CAUSE, FIRST_SUB, PANE, AggregateKernel, oldest_needed
-from borealis.kernels.columns import Columns, concat, distinct_pairs, places_in_blocks, room, take
+from borealis.kernels.columns import Columns, concat, distinct_pairs, fits, places_in_blocks, room, take
 from borealis.kernels.compiled import loops
 from borealis.kernels.flow import NOTHING, Bounds, Flow, differs
 from borealis.kernels.folding import add_counts, sum_counts
@@ -40,7 +40,6 @@ FROM, UNTIL = "from", "until"  # the causes during which a version holds: the fi
 REVISES = "revises"  # whether a window that has it was closed
 NEAR = "near"  # whether its pane gets late rows, or loses some; perhaps it does neither
 PART_ENTRIES = 1 << 12  # of a sealed part, as far as panes allow
-CODES_LEAST = 1 << 18  # of panes and groups that there may be, or more where there are more rows
 FOLDED_AT_ONCE = 1 << 20  # pairs of a version and a row, or of a window and a pane
 
 
@@ -98,7 +97,7 @@ class RevisedPanes(SignedRows, AggregateKernel):
         compiled, many = loops(), self.groups.capacity
         least = int(flow.time.min()) // self.width
         span = (int(flow.time.max()) // self.width - least + 1) * many
-        if compiled is None or span > max(CODES_LEAST, 4 * len(flow)):
+        if compiled is None or not fits(span, len(flow)):
             return super()._panes_of(flow, group)
         first, slot = np.full(span, -1), room(len(flow))
         compiled.codes_of(flow.time, group, self.width, least, many, first, slot)
